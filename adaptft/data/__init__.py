@@ -1,0 +1,1 @@
+"""Reading, rendering, tokenising and packing training data."""

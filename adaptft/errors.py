@@ -1,0 +1,81 @@
+"""Every error a user can cause, as two lines: what is wrong, and how to fix it.
+
+    AdaptftError                 exit 1
+    +-- RequestError             exit 2   an option, recipe key or value that cannot be meant
+    +-- DoesNotFit               exit 3   no plan fits the machine; names the nearest way out
+    +-- MachineError             the machine cannot be read, or is not the one planned for
+    +-- ModelError               no such model, unreadable or unsupported model
+    +-- DataError                unreadable, empty or unusable training data
+    +-- MissingPackage           an optional package is needed and absent
+    +-- OutputError              the output folder is taken, unwritable or too small
+    +-- TrainingError            a run had to stop
+    +-- ExportError              an export failed or did not pass its checks
+    +-- ServeError               an endpoint did not start or does not answer as it should
+
+Anything else that escapes is a bug of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class AdaptftError(Exception):
+    """A problem together with its way out; ``str()`` gives both lines.
+
+    ``fix`` has no default on purpose: an error without a way out does not type-check.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, problem: str, *, fix: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.problem}\n{self.fix}"
+
+
+class RequestError(AdaptftError):
+    """An option, recipe key or value that cannot be meant."""
+
+    exit_code = 2
+
+
+class DoesNotFit(AdaptftError):
+    """No plan fits this machine."""
+
+    exit_code = 3
+
+
+class MachineError(AdaptftError):
+    """The machine cannot be read, or is not the one that a plan was made for."""
+
+
+class ModelError(AdaptftError):
+    """A model that does not exist, cannot be read, or is of an unsupported architecture."""
+
+
+class DataError(AdaptftError):
+    """Training or evaluation data that is unreadable, empty or unusable."""
+
+
+class MissingPackage(AdaptftError):
+    """An optional package is needed and not installed."""
+
+
+class OutputError(AdaptftError):
+    """An output folder that is taken, unwritable or on a full disk."""
+
+
+class TrainingError(AdaptftError):
+    """A training run that had to stop."""
+
+
+class ExportError(AdaptftError):
+    """An export that failed or did not pass its checks."""
+
+
+class ServeError(AdaptftError):
+    """An endpoint that did not start, or does not answer as it should."""

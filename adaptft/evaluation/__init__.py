@@ -1,0 +1,1 @@
+"""Loss and perplexity of models on rows."""

@@ -1,0 +1,1 @@
+"""Merging, compressing and checking results."""

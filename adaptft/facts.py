@@ -1,0 +1,219 @@
+"""What is: the machine, the model and the data, as frozen values.
+
+A fact is never a wish. ``None`` means "not known", which is not the same as zero or false.
+Sizes are in bytes, rates per second; names carry their unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+LinkPath = Literal["NV", "PIX", "PXB", "PHB", "NODE", "SYS"]
+LinearKind = Literal["attention", "mlp", "expert", "shared_expert", "router", "head"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigSlice:
+    """A MIG device: ``profile`` such as ``3g.40gb``, cut from ``parent`` (the board's name)."""
+
+    profile: str
+    parent: str
+    uuid: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One device that CUDA can use: a whole board, or one MIG slice of it."""
+
+    index: int
+    name: str
+    compute_capability: tuple[int, int] | None
+    memory_total_bytes: int
+    memory_free_bytes: int
+    sm_count: int | None = None
+    uuid: str | None = None
+    ecc_enabled: bool | None = None
+    mig: MigSlice | None = None
+    pci_bus_id: str | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    power_limit_watts: float | None = None
+    numa_node: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """How two GPUs of ``Machine.gpus`` (by index, a < b) reach each other.
+
+    ``path`` is the code of ``nvidia-smi topo -m``; for ``NV`` the number of bonded links is
+    ``nvlink_width``. ``peer_access`` is False where the driver refuses peer-to-peer copies.
+    """
+
+    a: int
+    b: int
+    path: LinkPath
+    nvlink_width: int | None = None
+    nvlink_generation: int | None = None
+    peer_access: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cpu:
+    """The host processor; ``usable_cores`` counts affinity and container quota (0.5 is half a core)."""
+
+    model_name: str
+    architecture: str
+    logical_cores: int
+    physical_cores: int | None
+    usable_cores: float
+    flags: tuple[str, ...] = ()
+
+    @property
+    def has_native_bf16(self) -> bool:
+        """True where a bf16 matmul is an instruction and not emulated (AVX512-BF16, AMX, Arm BF16)."""
+        return bool({"avx512_bf16", "amx_bf16", "bf16"} & set(self.flags))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMemory:
+    """Host memory; ``limit_bytes`` is the container's limit, None where there is none."""
+
+    total_bytes: int
+    available_bytes: int
+    limit_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """The file system that holds ``path``."""
+
+    path: str
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """Versions: the interpreter, the driver, CUDA as torch was built for, and installed packages."""
+
+    python: str
+    nvidia_driver: str | None = None
+    driver_cuda: str | None = None
+    torch_cuda: str | None = None
+    packages: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsupportedAccelerator:
+    """Hardware that was recognised and that adaptft cannot use yet."""
+
+    vendor: Literal["amd", "ascend", "metax", "intel", "apple", "other"]
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Everything a plan may know of a computer; ``adaptft probe --json`` prints it."""
+
+    gpus: tuple[Gpu, ...]
+    cpu: Cpu
+    memory: HostMemory
+    software: Software
+    links: tuple[Link, ...] = ()
+    disk: Disk | None = None
+    unsupported: tuple[UnsupportedAccelerator, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearShape:
+    """A kind of linear layer: ``count`` matrices of ``in_features`` x ``out_features`` in the model.
+
+    ``name`` is the module's last name (``q_proj``); ``per_token`` is how many of the ``count``
+    one token passes through (less than ``count`` for routed experts).
+    """
+
+    name: str
+    kind: LinearKind
+    in_features: int
+    out_features: int
+    count: int
+    per_token: int
+    bias: bool = False
+    is_linear_module: bool = True
+    """False where transformers keeps the weights as a bare 3-D parameter (fused experts)."""
+
+    @property
+    def num_weights(self) -> int:
+        """Weights of all ``count`` matrices, biases left out."""
+        return self.in_features * self.out_features * self.count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeShape:
+    """Mixture-of-experts layers: which, how many experts, how many a token uses."""
+
+    layers: tuple[int, ...]
+    num_experts: int
+    experts_per_token: int
+    expert_intermediate_size: int
+    shared_intermediate_size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """A causal language model as its config.json describes it; no weights are read."""
+
+    name: str
+    model_type: str
+    architecture: str
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position_embeddings: int
+    tie_word_embeddings: bool
+    linears: tuple[LinearShape, ...]
+    num_parameters: int
+    num_active_parameters: int
+    stored_dtype: str
+    sliding_window: int | None = None
+    quantization: str | None = None
+    moe: MoeShape | None = None
+
+    @property
+    def query_size(self) -> int:
+        """Width of all query heads together (not always ``hidden_size``)."""
+        return self.num_attention_heads * self.head_dim
+
+    @property
+    def key_value_size(self) -> int:
+        """Width of all key heads together."""
+        return self.num_key_value_heads * self.head_dim
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Weights of the input embedding table."""
+        return self.vocab_size * self.hidden_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetShape:
+    """Training data in numbers; ``assumed`` is True where nothing was measured."""
+
+    num_rows: int
+    num_tokens: int
+    num_trained_tokens: int
+    longest_row_tokens: int
+    sources: tuple[str, ...] = ()
+    assumed: bool = False
+
+    @property
+    def mean_row_tokens(self) -> float:
+        """Mean length of a row in tokens."""
+        return self.num_tokens / max(self.num_rows, 1)

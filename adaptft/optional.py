@@ -1,0 +1,44 @@
+"""The only door to optional packages."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from types import ModuleType
+
+from adaptft.errors import MissingPackage
+
+# import name -> (package on the index, extra of adaptft that brings it)
+EXTRAS: dict[str, tuple[str, str]] = {
+    "bitsandbytes": ("bitsandbytes", "qlora"),
+    "transformer_engine": ("transformer-engine", "fp8"),
+    "torchao": ("torchao", "fp8"),
+    "llmcompressor": ("llmcompressor", "export"),
+    "compressed_tensors": ("compressed-tensors", "export"),
+    "vllm": ("vllm", "serve"),
+    "openai": ("openai", "serve"),
+    "lm_eval": ("lm_eval", "eval"),
+    "tensorboard": ("tensorboard", "train"),
+    "modelscope": ("modelscope", "modelscope"),
+    "gguf": ("gguf", "gguf"),
+}
+
+
+def is_installed(name: str) -> bool:
+    """True where ``import name`` would find a module; nothing is imported."""
+    return importlib.util.find_spec(name) is not None
+
+
+def require(name: str, *, purpose: str) -> ModuleType:
+    """Import the optional module ``name``, needed for ``purpose`` ("qlora on the GPU").
+
+    Raises:
+        MissingPackage: it is not installed; the fix is the pip line that brings it.
+    """
+    package, extra = EXTRAS[name]
+    if not is_installed(name):
+        raise MissingPackage(
+            f"{purpose} needs the package {package}, which is not installed.",
+            fix=f'Install it: pip install "adaptft[{extra}]"',
+        )
+    return importlib.import_module(name)

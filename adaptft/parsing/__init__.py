@@ -1,0 +1,1 @@
+"""From what people write (options, YAML) to requests."""

@@ -1,0 +1,306 @@
+"""What is decided. A plan is a value: printed, saved as plan.json, compared, and then obeyed.
+
+Every part stands in a ``Decision`` with the reason and with who took it: ``policy`` or ``user``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
+
+from adaptft.errors import RequestError
+from adaptft.facts import DatasetShape, Machine, ModelShape
+from adaptft.requests import ExportFormat, ExportRequest, InferBackend, ServeRequest, TrainRequest, TrainType
+
+T = TypeVar("T")
+Dtype = Literal["fp32", "fp16", "bf16"]
+Source = Literal["policy", "user"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[T]):
+    """A value, why it was taken, and by whom."""
+
+    value: T
+    reason: str
+    source: Source = "policy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """The four things people call precision."""
+
+    weights: Dtype
+    compute: Literal["fp32", "fp16", "bf16", "fp8"]
+    fp32_matmul: Literal["tf32", "ieee"]
+    loss_scaling: bool = False
+
+    @property
+    def autocast(self) -> Dtype:
+        """The 16-bit (or 32-bit) type of everything that is not an FP8 matmul."""
+        return "bf16" if self.compute == "fp8" else self.compute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """What is trained and how the rest is stored; the ``lora_`` fields are unused for ``full``."""
+
+    train_type: TrainType
+    base_storage: Literal["fp32", "fp16", "bf16", "nf4", "fp8"]
+    double_quant: bool = False
+    lora_rank: int = 0
+    lora_alpha: float = 0.0
+    lora_dropout: float = 0.0
+    target_modules: tuple[str, ...] = ()
+    """Names of linear layers, as PEFT takes them in a list (endings of module names)."""
+    target_regex: str | None = None
+    modules_to_save: tuple[str, ...] = ()
+    use_rslora: bool = False
+    use_dora: bool = False
+    skipped_modules: tuple[str, ...] = ()
+    """Linear layers that stay in 16 bit and without an adapter (head, routers, one-output gates)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where the model lives; ``device_map`` as transformers takes it, None for sharded strategies."""
+
+    strategy: Literal["cpu", "single", "ddp", "zero2", "zero3", "fsdp2", "layer_split"]
+    gpu_indices: tuple[int, ...] = ()
+    device_map: dict[str, int | str] | None = None
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs in use; 0 on the CPU."""
+        return len(self.gpu_indices)
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Ranks that see different rows."""
+        return 1 if self.strategy in ("cpu", "single", "layer_split") else self.num_gpus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Sequences in a micro-batch and in an optimizer step. The product is checked here, once for all.
+
+    Raises:
+        RequestError: micro x accumulation x data-parallel is not the global batch.
+    """
+
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+    data_parallel_size: int
+    global_batch_size: int
+    eval_batch_size: int
+    max_length: int
+    packing: bool
+
+    def __post_init__(self) -> None:
+        product = self.micro_batch_size * self.gradient_accumulation_steps * self.data_parallel_size
+        if product != self.global_batch_size:
+            raise RequestError(
+                f"global_batch_size {self.global_batch_size} is not per_device_train_batch_size "
+                f"{self.micro_batch_size} x gradient_accumulation_steps {self.gradient_accumulation_steps} "
+                f"x {self.data_parallel_size} data-parallel ranks.",
+                fix="Leave one of the three out: adaptft fills it in.",
+            )
+
+    @property
+    def micro_batch_tokens(self) -> int:
+        """Most tokens of a micro-batch."""
+        return self.micro_batch_size * self.max_length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpointing:
+    """How many of the decoder layers recompute their activations in the backward pass."""
+
+    layers: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """``varlen``: torch's variable-length kernel; ``sdpa``: a block-diagonal mask; ``eager``: plain matmuls."""
+
+    implementation: Literal["varlen", "sdpa", "eager"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossKernel:
+    """``chunked``: head and cross-entropy fused, ``chunk_tokens`` rows of logits at a time; ``full``: all at once."""
+
+    kernel: Literal["chunked", "full"]
+    chunk_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    """AdamW and its schedule."""
+
+    name: Literal["adamw", "adamw_8bit", "paged_adamw_8bit"]
+    learning_rate: float
+    weight_decay: float
+    adam_beta1: float
+    adam_beta2: float
+    max_grad_norm: float
+    lr_scheduler_type: str
+    warmup_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """When things happen, in optimizer steps; 0 means never."""
+
+    max_steps: int
+    num_train_epochs: float
+    eval_steps: int
+    save_steps: int
+    logging_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compile:
+    """Whether each decoder layer is compiled by torch.compile."""
+
+    enabled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decisions:
+    """All decisions of a training plan."""
+
+    precision: Decision[Precision]
+    method: Decision[Method]
+    placement: Decision[Placement]
+    batch: Decision[Batch]
+    checkpointing: Decision[Checkpointing]
+    attention: Decision[Attention]
+    loss: Decision[LossKernel]
+    optimizer: Decision[Optimizer]
+    schedule: Decision[Schedule]
+    compile: Decision[Compile]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEstimate:
+    """Peak bytes on one device by part. ``peak_bytes`` is allocated memory at the worst moment."""
+
+    weights_bytes: int
+    adapters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    activations_bytes: int
+    logits_bytes: int
+    workspace_bytes: int
+    framework_bytes: int
+    capacity_bytes: int
+    moment: Literal["forward", "backward", "optimizer", "load"] = "backward"
+    """The worst moment; parts that do not live then are zero."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Allocated at the worst moment: everything but the framework's own share."""
+        return (
+            self.weights_bytes
+            + self.adapters_bytes
+            + self.gradients_bytes
+            + self.optimizer_bytes
+            + self.activations_bytes
+            + self.logits_bytes
+            + self.workspace_bytes
+        )
+
+    @property
+    def needed_bytes(self) -> int:
+        """What the device must have free: the peak, and CUDA's context and the allocator's slack."""
+        return self.peak_bytes + self.framework_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedEstimate:
+    """Predicted speed; ``mfu`` counts the model's FLOPs against the dense peak of the compute type."""
+
+    step_seconds: float
+    tokens_per_second: float
+    mfu: float | None
+    total_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostEstimate:
+    """Money; only where a price is known."""
+
+    usd_per_gpu_hour: float
+    total_usd: float
+    price_source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """An option that was weighed and not taken."""
+
+    option: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainPlan:
+    """A complete training plan: inputs, decisions, predictions."""
+
+    machine: Machine
+    model: ModelShape
+    dataset: DatasetShape
+    request: TrainRequest
+    decisions: Decisions
+    memory: MemoryEstimate
+    speed: SpeedEstimate | None = None
+    cost: CostEstimate | None = None
+    rejected: tuple[Rejected, ...] = ()
+    warnings: tuple[str, ...] = ()
+    fits: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportPlan:
+    """A complete export plan."""
+
+    request: ExportRequest
+    model: ModelShape
+    format: ExportFormat
+    device: Literal["cuda", "cpu"]
+    compute_dtype: Dtype
+    group_size: int | None
+    ignored_modules: tuple[str, ...]
+    num_calibration_rows: int
+    max_length: int
+    source_bytes: int
+    predicted_bytes: int
+    servable_on: str
+    """Which GPUs can serve the format, in words."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServePlan:
+    """A complete serving plan; ``adaptft serve --print`` shows the command made from it."""
+
+    request: ServeRequest
+    model: ModelShape
+    model_path: str
+    served_model_name: str
+    backend: InferBackend
+    python: str
+    """The interpreter that runs the engine (its own environment, for vLLM)."""
+    device: Literal["cuda", "cpu"]
+    dtype: Dtype
+    max_model_len: int
+    tensor_parallel_size: int = 1
+    gpu_memory_utilization: float | None = None
+    adapters: dict[str, str] = field(default_factory=dict)
+    max_lora_rank: int | None = None
+    kv_cache_bytes_per_token: int = 0
+    reasons: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,115 @@
+"""What happened: measured values, written beside the result as report.json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedRows:
+    """Rows left out for one reason; ``first_lines`` counts from 1."""
+
+    reason: str
+    count: int
+    source: str
+    first_lines: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataReport:
+    """How the data was read: the verdict on its form, accepted and rejected rows."""
+
+    dialect: str
+    """The form of the rows, in words: "alpaca (instruction, input, output)"."""
+    num_accepted: int
+    num_rejected: int
+    rejected: tuple[RejectedRows, ...] = ()
+    warnings: tuple[str, ...] = ()
+    from_cache: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMetrics:
+    """One optimizer step."""
+
+    step: int
+    loss: float
+    learning_rate: float
+    gradient_norm: float | None
+    num_tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A prediction beside its measurement."""
+
+    predicted: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        """Relative: +0.1 is a prediction 10 % too high."""
+        return self.predicted / self.measured - 1 if self.measured else float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """A finished training run."""
+
+    steps: tuple[StepMetrics, ...]
+    initial_eval_loss: float | None
+    final_eval_loss: float | None
+    total_seconds: float
+    tokens_per_second: float
+    """Tokens of documents (padding left out) in all steps but the first two, over their time."""
+    num_tokens: int
+    peak_memory: Comparison | None
+    step_seconds: Comparison | None
+    first_step_seconds: float
+    input_wait_share: float
+    """Share of the steps' time spent waiting for data."""
+    data: DataReport
+    versions: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelScore:
+    """Loss (nats per trained token) and perplexity of one model on the evaluation rows."""
+
+    name: str
+    path: str
+    loss: float
+    perplexity: float
+    num_rows: int
+    num_tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalReport:
+    """Several models on the same rows."""
+
+    dataset: tuple[str, ...]
+    scores: tuple[ModelScore, ...]
+    data: DataReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportReport:
+    """A finished export: proof of what was written, and how far it is from its source."""
+
+    format: str
+    path: str
+    num_quantized_modules: int
+    num_linear_modules: int
+    bits_per_weight: float
+    source_bytes: int
+    exported_bytes: int
+    source_loss: float | None
+    exported_loss: float | None
+    calibration: str
+    seconds: float
+    versions: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""Carrying out a training plan."""
