@@ -85,7 +85,7 @@ def test_however_the_global_batch_is_cut_the_losses_are_those_of_one_micro_batch
     )  # fmt: skip
     expected = trained(whole, tmp_path / "whole", rows)
     found = trained(cut, tmp_path / "cut", rows)
-    assert losses(found) == pytest.approx(losses(expected), rel=1e-5)
+    assert losses(found) == pytest.approx(losses(expected), rel=1e-4)
     assert [e["grad_norm"] for e in found.state.log_history if "grad_norm" in e] == pytest.approx(
         [e["grad_norm"] for e in expected.state.log_history if "grad_norm" in e], rel=1e-3
     )
