@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from adaptft.models.loading import TORCH_DTYPES, load_for_training
+from adaptft.models.planned import TORCH_DTYPES, load_for_training
 from adaptft.plans import TrainPlan
 from adaptft.training import adapters, checkpointing, losses
 from adaptft.training.arguments import autocast_dtype, training_arguments, uses_gpu
