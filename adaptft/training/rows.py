@@ -48,15 +48,12 @@ def prepare_rows(plan: TrainPlan, tokenizer: Any) -> TrainingRows:
     evaluates = plan.decisions.schedule.value.eval_steps > 0 or request.eval_strategy == "epoch"
     ratio = held_out_share(request, len(tokenized.rows), evaluates=evaluates)
     training, held_out = data.split(tokenized, ratio, request.seed)
+    require_trained_tokens(training.shape.num_trained_tokens)
     if request.val_dataset:
-        held_out = data.tokenize(settings(request, request.val_dataset), tokenizer).rows
-    training, notes = _shape(plan, training)
-    require_trained_tokens(num_trained_tokens(training))
-    evaluation = None
-    if held_out is not None and len(held_out) > 0:
-        held_out, _ = _shape(plan, held_out)
-        evaluation = Rows(held_out) if len(held_out) > 0 else None
-    return TrainingRows(training=Rows(training), evaluation=evaluation, report=tokenized.report, notes=notes)
+        held_out = data.tokenize(settings(request, request.val_dataset), tokenizer)
+    rows, notes = _shape(plan, training.rows)
+    evaluation = None if held_out is None else Rows(_shape(plan, held_out.rows)[0])
+    return TrainingRows(training=Rows(rows), evaluation=evaluation, report=tokenized.report, notes=notes)
 
 
 def settings(request: TrainRequest, sources: tuple[str, ...]) -> data.DataSettings:
@@ -77,13 +74,4 @@ def _shape(plan: TrainPlan, rows: Any) -> tuple[Any, tuple[str, ...]]:
     fitted, notes = data.fit_rows(rows, batch.max_length, plan.request.truncation_strategy)
     if batch.packing:
         fitted = data.pack(fitted, batch.max_length, plan.request.seed)
-    return fitted, tuple(notes)
-
-
-def num_trained_tokens(rows: Any) -> int:
-    """Trained tokens of all rows, packed or not; stops counting at the first row that has one."""
-    for row in rows:
-        count = sum(label != -100 for label in row["labels"]) if "labels" in row else sum(row["trained"][1:])
-        if count:
-            return int(count)
-    return 0
+    return fitted, notes
