@@ -11,7 +11,7 @@ import torch
 
 from adaptft.models.planned import TORCH_DTYPES, load_for_training
 from adaptft.plans import TrainPlan
-from adaptft.training import adapters, checkpointing, losses
+from adaptft.training import adapters, checkpointing, losses, numerics
 from adaptft.training.arguments import autocast_dtype, training_arguments, uses_gpu
 from adaptft.training.batches import Collator, Form, boundaries
 from adaptft.training.progress import ProgressReport
@@ -51,6 +51,7 @@ def build_trainer(
 def build_model(plan: TrainPlan, path: Path) -> Any:
     """The model of ``plan``: loaded, adapted, with the planned loss, recomputing and compiled layers."""
     decisions = plan.decisions
+    numerics.set_seed(plan.request.seed)  # adapters start at random: the same plan starts from the same ones
     model = adapters.prepare(load_for_training(plan, path), decisions.method.value)
     base = adapters.causal_lm(model)
     losses.install_loss(base, decisions.loss.value, getattr(torch, TORCH_DTYPES[decisions.precision.value.autocast]))

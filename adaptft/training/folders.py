@@ -9,6 +9,7 @@ from pathlib import Path
 from adaptft import artifacts
 from adaptft.errors import OutputError
 from adaptft.plans import TrainPlan
+from adaptft.records import write_json
 from adaptft.training.checkpoints import checkpoint_folders
 
 PLAN, REPORT, PARTIAL = "plan.json", "report.json", ".result.partial"
@@ -16,29 +17,42 @@ TRACES = (PLAN, REPORT, artifacts.FILE_NAME)
 """Files that say that a run was here."""
 
 
-def claim(plan: TrainPlan, output_dir: Path) -> None:
-    """Make ``output_dir`` this run's.
+def check(plan: TrainPlan, output_dir: Path) -> None:
+    """Look before anything is done whether ``output_dir`` may become this run's; nothing is changed.
 
     Raises:
         OutputError: another run is in it and the plan neither goes on with it nor replaces it, or it cannot be
             written.
     """
-    if traces_of_run(output_dir) and plan.request.resume_from_checkpoint is None:
-        if not plan.request.overwrite_output_dir:
-            raise OutputError(
-                f"{output_dir} holds another run.",
-                fix="Choose another --output_dir, go on with --resume_from_checkpoint auto, or replace it with "
-                "--overwrite_output_dir true.",
-            )
-        _remove_run(output_dir)
-    try:
-        output_dir.mkdir(parents=True, exist_ok=True)
-        if not os.access(output_dir, os.W_OK):
-            raise PermissionError(13, "Permission denied")
-    except OSError as cause:
+    request = plan.request
+    if traces_of_run(output_dir) and request.resume_from_checkpoint is None and not request.overwrite_output_dir:
         raise OutputError(
-            f"Cannot write to {output_dir}: {cause.strerror}.", fix="Choose another --output_dir."
-        ) from cause
+            f"{output_dir} holds another run.",
+            fix="Choose another --output_dir, go on with --resume_from_checkpoint auto, or replace it with "
+            "--overwrite_output_dir true.",
+        )
+    existing = next(folder for folder in (output_dir, *output_dir.absolute().parents) if folder.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise OutputError(
+            f"Cannot write to {output_dir}: {existing} is {'read-only' if existing.is_dir() else 'a file'}.",
+            fix="Choose another --output_dir.",
+        )
+
+
+def claim(plan: TrainPlan, output_dir: Path) -> None:
+    """Make ``output_dir`` this run's: remove the run it replaces, write the plan."""
+    if plan.request.overwrite_output_dir and plan.request.resume_from_checkpoint is None:
+        _remove_run(output_dir)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    write_json(output_dir / PLAN, plan)
+
+
+def release(output_dir: Path) -> None:
+    """After a run that failed before its first checkpoint: take back what claims the folder."""
+    if not checkpoint_folders(output_dir) and not (output_dir / artifacts.FILE_NAME).exists():
+        _remove_run(output_dir)
+        if output_dir.is_dir() and not any(output_dir.iterdir()):
+            output_dir.rmdir()
 
 
 def traces_of_run(output_dir: Path) -> list[Path]:

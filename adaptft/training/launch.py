@@ -1,6 +1,6 @@
 """Where a run happens: in this process, or in one torchrun worker for each rank.
 
-Workers read plan.json and decide nothing.
+Workers read the plan from a file and decide nothing.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from adaptft.errors import DoesNotFit, MachineError, TrainingError
@@ -30,7 +31,7 @@ def launch(plan: TrainPlan, output_dir: Path) -> RunReport:
         from adaptft.hardware import probe
 
         require_planned_machine(plan, probe())
-    folders.claim(plan, output_dir)
+    folders.check(plan, output_dir)
     if needs_workers(plan):
         return _run_workers(plan, output_dir)
     from adaptft.training.run import run
@@ -69,12 +70,12 @@ def needs_workers(plan: TrainPlan) -> bool:
     return uses_gpu(plan) and placement.gpu_indices[:1] not in ((), (0,))
 
 
-def worker_command(plan: TrainPlan, output_dir: Path, python: str = sys.executable) -> list[str]:
+def worker_command(plan: TrainPlan, plan_file: Path, output_dir: Path, python: str = sys.executable) -> list[str]:
     """torchrun as data: one process for each rank of this host."""
     ranks = max(plan.decisions.placement.value.data_parallel_size, 1)
     return [
         python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}",
-        "-m", "adaptft.training.worker", str(output_dir),
+        "-m", "adaptft.training.worker", str(plan_file), str(output_dir),
     ]  # fmt: skip
 
 
@@ -85,13 +86,15 @@ def visible_devices(placement: Placement, inherited: str | None) -> str:
 
 
 def _run_workers(plan: TrainPlan, output_dir: Path) -> RunReport:
-    write_json(output_dir / folders.PLAN, plan)
     environment = dict(os.environ)
     if uses_gpu(plan):
         environment["CUDA_VISIBLE_DEVICES"] = visible_devices(
             plan.decisions.placement.value, os.environ.get("CUDA_VISIBLE_DEVICES")
         )
-    done = subprocess.run(worker_command(plan, output_dir), env=environment, check=False)
+    with tempfile.TemporaryDirectory(prefix="adaptft-") as folder:
+        plan_file = Path(folder) / folders.PLAN
+        write_json(plan_file, plan)
+        done = subprocess.run(worker_command(plan, plan_file, output_dir), env=environment, check=False)
     if done.returncode:
         raise TrainingError(
             f"A worker of the run ended with status {done.returncode}; its message stands above.",

@@ -63,7 +63,7 @@ class PendingStep:
     loss: Tensor
     gradient_norm: Tensor | float | None
     learning_rate: float
-    num_tokens: int
+    num_tokens: Tensor | int
     begin: Any
     end: Any
     is_logged: bool
@@ -77,7 +77,7 @@ class Counters:
     input_wait_seconds: float = 0.0
     step_seconds: float = 0.0
     overflows: int = 0
-    tokens_of_step: int = 0
+    tokens_of_step: Tensor | int = 0
     first_step_seconds: float | None = None
     pending: list[PendingStep] = field(default_factory=list)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptft import models
 from adaptft.plans import TrainPlan
-from adaptft.records import write_json
 from adaptft.reports import RunReport
 from adaptft.training import folders, metrics, numerics, recovery, results
 from adaptft.training.adapters import count_parameters
@@ -33,27 +34,35 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
     numerics.quiet_libraries()
     memory = metrics.PeakMemory(on_gpu=uses_gpu(plan))
     checkpoint, notes = find_checkpoint(plan, output_dir)
+    request = plan.request
     base = models.locate(
-        plan.request.model,
-        hub=plan.request.hub,
-        revision=plan.request.revision,
-        trust_remote_code=plan.request.trust_remote_code,
+        request.model, hub=request.hub, revision=request.revision, trust_remote_code=request.trust_remote_code
     )
-    first = training_arguments(plan, output_dir, resumes=checkpoint is not None, evaluates=False)
-    if first.should_save:
-        write_json(output_dir / folders.PLAN, plan)
-    with first.main_process_first(desc="tokenising"):
+    process = training_arguments(plan, output_dir, resumes=checkpoint is not None, evaluates=False)
+    with process.main_process_first(desc="tokenising"):
         rows = prepare_rows(plan, models.load_tokenizer(base.path))
-    with recovery.explained(plan):
+    if process.should_save:
+        folders.claim(plan, output_dir)
+    with _released_on_failure(process, output_dir), recovery.explained(plan):
         trainer = build_trainer(plan, output_dir, base.path, rows, resumes=checkpoint is not None)
         trainer.keeper.require_space(trainer.model)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     notes = (*notes, *rows.notes, *_notes(plan, trainer, checkpoint))
     report = make_report(plan, trainer, rows, memory, seconds=time.monotonic() - begin, notes=notes)
-    if trainer.args.should_save:
+    if process.should_save:
         results.write_result(plan, report, trainer.accelerator.unwrap_model(trainer.model), base, output_dir)
     trainer.accelerator.wait_for_everyone()
     return report
+
+
+@contextmanager
+def _released_on_failure(process: Any, output_dir: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        if process.should_save:
+            folders.release(output_dir)
+        raise
 
 
 def make_report(

@@ -55,17 +55,17 @@ class PlannedTrainer:
         begin = time.perf_counter()
         window = [batch for _, batch in zip(range(num_batches), epoch_iterator, strict=False)]
         self.counters.input_wait_seconds += time.perf_counter() - begin
-        tokens, trained = (sum(batch[name] for batch in window) for name in COUNTS)
-        self.counters.tokens_of_step = tokens
-        return window, self._over_ranks(trained)
+        tokens, trained = self._over_ranks(*(sum(batch[name] for batch in window) for name in COUNTS))
+        self.counters.tokens_of_step = to_host(tokens) if torch.is_tensor(tokens) else tokens
+        return window, trained
 
-    def _over_ranks(self: Any, number: int) -> Tensor | int:
-        """Sum over the ranks; stays on the device, since nobody needs to read it."""
+    def _over_ranks(self: Any, num_tokens: int, num_trained: int) -> tuple[Tensor | int, Tensor | int]:
+        """Both summed over the ranks, the second at least 1; between ranks they stay on the device, unread."""
         if self.args.world_size <= 1:
-            return max(number, 1)
-        total = torch.tensor(number, device=self.args.device)
-        torch.distributed.all_reduce(total)
-        return total.clamp(min=1)
+            return num_tokens, max(num_trained, 1)
+        totals = torch.tensor([num_tokens, num_trained], device=self.args.device)
+        torch.distributed.all_reduce(totals)
+        return totals[0], totals[1].clamp(min=1)
 
     def _prepare_inputs(self: Any, inputs: Batch) -> Batch:
         return {
@@ -138,7 +138,7 @@ class PlannedTrainer:
             loss=loss,
             gradient_norm=norm,
             learning_rate=self._get_learning_rate() if learning_rate is None else learning_rate,
-            num_tokens=self.counters.tokens_of_step * max(self.args.world_size, 1),
+            num_tokens=self.counters.tokens_of_step,
             begin=begin,
             end=self.step_begin,
             is_logged=self.control.should_log,
@@ -157,16 +157,16 @@ class PlannedTrainer:
         self.counters.step_seconds += seconds
         if self.counters.first_step_seconds is None:
             self.counters.first_step_seconds = seconds
-        loss = pending.loss.item()
+        loss, num_tokens = pending.loss.item(), int(pending.num_tokens)
         norm = None if pending.gradient_norm is None else float(pending.gradient_norm)
         recovery.check_step(pending.step, loss, norm, skipped=pending.was_skipped, is_first=pending.step == 1)
         self._total_loss_scalar += loss
         logs = {
             "loss": loss,
             "learning_rate": pending.learning_rate,
-            "num_tokens": pending.num_tokens,
+            "num_tokens": num_tokens,
             "seconds": seconds,
-            "tokens_per_second": pending.num_tokens / seconds if seconds else 0.0,
+            "tokens_per_second": num_tokens / seconds if seconds else 0.0,
         }
         if norm is not None and math.isfinite(norm):
             logs["grad_norm"] = norm
@@ -203,7 +203,7 @@ class PlannedTrainer:
         self.model.train(was_training)
         if self.args.world_size > 1:
             torch.distributed.all_reduce(total)
-        loss = total.item() / int(self._over_ranks(count))
+        loss = total.item() / int(self._over_ranks(0, count)[1])
         metrics = {f"{metric_key_prefix}_loss": loss, f"{metric_key_prefix}_seconds": time.perf_counter() - begin}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)

@@ -1,4 +1,4 @@
-"""One rank of a run: ``python -m adaptft.training.worker OUTPUT_DIR``, started by torchrun."""
+"""One rank of a run: ``python -m adaptft.training.worker PLAN OUTPUT_DIR``, started by torchrun."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ from pathlib import Path
 from adaptft.errors import AdaptftError, TrainingError
 from adaptft.plans import TrainPlan
 from adaptft.records import read_json
-from adaptft.training import folders
 
 
-def main(output_dir: Path) -> int:
-    """Run this rank of the plan in ``output_dir``; errors of users become two lines from the first rank."""
+def main(plan_file: Path, output_dir: Path) -> int:
+    """Run this rank of the plan in ``plan_file``; errors of users become two lines from the first rank."""
     from adaptft.training.run import run
 
     try:
-        plan = read_json(
-            TrainPlan, output_dir / folders.PLAN, error=TrainingError, what="plan", fix="Start the run again."
-        )
-        run(plan, output_dir)
+        run(read_json(TrainPlan, plan_file, error=TrainingError, what="plan", fix="Plan again."), output_dir)
     except AdaptftError as error:
         if int(os.environ.get("RANK", 0)) == 0:
             print(error, file=sys.stderr)
@@ -29,4 +25,4 @@ def main(output_dir: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

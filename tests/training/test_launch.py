@@ -1,6 +1,7 @@
 """A plan runs on its own machine, in its own folder, in one process or several."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 from training_plans import CPU_ONLY, a_gpu, a_plan
@@ -56,10 +57,10 @@ def test_one_process_on_the_first_gpu_needs_no_workers_and_all_else_does(tiny_qw
 
 
 def test_the_worker_command_is_torchrun_with_one_process_a_rank(tiny_qwen2, tmp_path):
-    command = worker_command(a_gpu_plan(tiny_qwen2, 0, 1, strategy="ddp"), tmp_path, python="python")
+    command = worker_command(a_gpu_plan(tiny_qwen2, 0, 1, strategy="ddp"), Path("plan.json"), tmp_path, python="python")
     assert command == [
         "python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-        "-m", "adaptft.training.worker", str(tmp_path),
+        "-m", "adaptft.training.worker", "plan.json", str(tmp_path),
     ]  # fmt: skip
 
 
@@ -81,9 +82,9 @@ def test_a_plan_that_does_not_fit_is_not_started(tiny_qwen2, tmp_path):
 def test_a_folder_with_another_run_is_refused_whatever_is_left_of_it(tiny_qwen2, tmp_path, trace):
     (tmp_path / trace).mkdir() if trace.startswith("checkpoint") else (tmp_path / trace).write_text("{}")
     with pytest.raises(OutputError, match="holds another run") as caught:
-        folders.claim(a_plan(tiny_qwen2), tmp_path)
+        folders.check(a_plan(tiny_qwen2), tmp_path)
     assert "overwrite_output_dir" in caught.value.fix
-    folders.claim(a_plan(tiny_qwen2, request={"resume_from_checkpoint": "auto"}), tmp_path)
+    folders.check(a_plan(tiny_qwen2, request={"resume_from_checkpoint": "auto"}), tmp_path)
     assert (tmp_path / trace).exists()
 
 
@@ -91,14 +92,19 @@ def test_overwriting_deletes_the_run_and_nobody_elses_files(tiny_qwen2, tmp_path
     (tmp_path / "checkpoint-4").mkdir()
     for name in ("plan.json", "adapter_model.safetensors", "notes.txt"):
         (tmp_path / name).write_text("{}")
-    folders.claim(a_plan(tiny_qwen2, request={"overwrite_output_dir": True}), tmp_path)
+    plan = a_plan(tiny_qwen2, request={"overwrite_output_dir": True})
+    folders.check(plan, tmp_path)
+    folders.claim(plan, tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["notes.txt", "plan.json"]
+    assert "overwrite_output_dir" in (tmp_path / "plan.json").read_text(), "the new plan"
+    folders.release(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_a_file_in_the_place_of_the_folder_is_told(tiny_qwen2, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="Cannot write"):
-        folders.claim(a_plan(tiny_qwen2), tmp_path / "file")
+        folders.check(a_plan(tiny_qwen2), tmp_path / "file")
 
 
 def test_a_result_appears_with_its_description_last(tmp_path):
