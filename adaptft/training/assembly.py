@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,8 @@ import torch
 from adaptft.models.planned import TORCH_DTYPES, load_for_training
 from adaptft.plans import TrainPlan
 from adaptft.training import adapters, checkpointing, losses, numerics
-from adaptft.training.arguments import autocast_dtype, training_arguments, uses_gpu
+from adaptft.training.arguments import autocast_dtype, training_arguments
 from adaptft.training.batches import Collator, Form, boundaries
-from adaptft.training.progress import ProgressReport
 from adaptft.training.rows import TrainingRows
 
 if TYPE_CHECKING:
@@ -24,7 +24,13 @@ CHECK_TOKENS = 16
 
 
 def build_trainer(
-    plan: TrainPlan, output_dir: Path, model_path: Path, rows: TrainingRows, *, resumes: bool
+    plan: TrainPlan,
+    output_dir: Path,
+    model_path: Path,
+    rows: TrainingRows,
+    *,
+    resumes: bool,
+    callbacks: Sequence[Any] = (),
 ) -> SupervisedTrainer:
     """Load and prepare the model, and set the trainer over it.
 
@@ -44,7 +50,7 @@ def build_trainer(
         collator=collator(plan),
         train_rows=rows.training,
         eval_rows=rows.evaluation,
-        callbacks=[ProgressReport()],
+        callbacks=list(callbacks),
     )
 
 
@@ -83,5 +89,3 @@ def _check_loss(plan: TrainPlan, base: Any) -> None:
     casting = torch.autocast(device.type, getattr(torch, TORCH_DTYPES[dtype])) if dtype != "fp32" else nullcontext()
     with casting:
         losses.check_loss(base, inputs)
-    if uses_gpu(plan):
-        torch.cuda.reset_peak_memory_stats()

@@ -147,9 +147,9 @@ class EpochLoader(DataLoader[Row]):
             sampler.set_epoch(epoch)
 
 
-def loader(rows: Rows, batches: MicroBatches, collator: Collator, *, on_gpu: bool) -> EpochLoader:
-    """Batches made ahead by worker processes in pinned memory where a GPU waits for them."""
-    workers: dict[str, Any] = (
-        {"num_workers": 2, "prefetch_factor": 4, "persistent_workers": True, "pin_memory": True} if on_gpu else {}
+def loader(rows: Rows, batches: MicroBatches, collator: Collator, *, pinned: bool, num_workers: int = 0) -> EpochLoader:
+    """Micro-batches, in pinned memory where they go to a GPU, made ahead by ``num_workers`` processes."""
+    ahead: dict[str, Any] = {"prefetch_factor": 4, "persistent_workers": True} if num_workers else {}
+    return EpochLoader(
+        rows, batch_sampler=batches, collate_fn=collator, pin_memory=pinned, num_workers=num_workers, **ahead
     )
-    return EpochLoader(rows, batch_sampler=batches, collate_fn=collator, **workers)

@@ -16,7 +16,7 @@ from adaptft.facts import Machine
 from adaptft.plans import Placement, TrainPlan
 from adaptft.records import read_json, write_json
 from adaptft.reports import RunReport
-from adaptft.training import folders
+from adaptft.training import folders, numerics
 from adaptft.training.arguments import uses_gpu
 
 MEMORY_TOLERANCE = 0.02
@@ -27,6 +27,7 @@ def launch(plan: TrainPlan, output_dir: Path) -> RunReport:
     """Check the machine, take the folder, run. See ``adaptft.training.train``."""
     if not plan.fits:
         raise DoesNotFit("The plan does not fit its machine.", fix="See its rejected options: adaptft plan.")
+    numerics.set_environment()  # before the probe, which may start CUDA
     if uses_gpu(plan):
         from adaptft.hardware import probe
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from adaptft.plans import Precision, TrainPlan
 
@@ -13,6 +12,7 @@ ENVIRONMENT: dict[str, str] = {
     # The tokenizer's threads do not survive the fork of the loader's workers.
     "TOKENIZERS_PARALLELISM": "false",
 }
+OLDER_NAMES: dict[str, str] = {"PYTORCH_ALLOC_CONF": "PYTORCH_CUDA_ALLOC_CONF"}
 MATMUL_PRECISION: dict[str, str] = {"tf32": "high", "ieee": "highest"}
 """``Precision.fp32_matmul`` in the words of ``torch.set_float32_matmul_precision``, which every torch we support
 takes without a warning and which keeps its older and its newer switches in step."""
@@ -27,9 +27,10 @@ def set_up(plan: TrainPlan) -> None:
 
 
 def set_environment() -> None:
-    """Set what is not set yet: a value from outside is somebody's wish."""
+    """Set what is not set yet: a value from outside is somebody's wish, under its older name too."""
     for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+        if OLDER_NAMES.get(name, name) not in os.environ:
+            os.environ.setdefault(name, value)
 
 
 def set_matmul_precision(precision: Precision) -> None:
@@ -61,15 +62,14 @@ def set_seed(seed: int) -> None:
 
 
 def quiet_libraries() -> None:
-    """Keep transformers' own progress bars and notices off the terminal; ours say the same once."""
-    from transformers.utils import logging
+    """Keep other libraries' progress bars and notices off the terminal; ours say the same once.
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    bitsandbytes offers a faster CPU kernel at its import, which ``kernels.frozen_nf4`` would not use.
+    """
+    import logging
 
+    from transformers.utils import logging as transformers_logging
 
-def clear_gpu_cache() -> None:
-    """Give cached blocks back, as far as torch has been imported at all."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from adaptft.errors import TrainingError
@@ -48,9 +48,18 @@ def require_trained_tokens(num_trained: int) -> None:
         )
 
 
+def _gpu_memory() -> tuple[int, int]:
+    import torch
+
+    return torch.cuda.mem_get_info()
+
+
 @contextmanager
-def explained(plan: TrainPlan) -> Iterator[None]:
+def explained(plan: TrainPlan, free_memory: Callable[[], tuple[int, int]] = _gpu_memory) -> Iterator[None]:
     """Turn the GPU's running out of memory into what was planned, what there is, and the way out.
+
+    Args:
+        free_memory: gives free and total bytes of the device.
 
     Raises:
         TrainingError: torch ran out of GPU memory.
@@ -60,7 +69,7 @@ def explained(plan: TrainPlan) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as cause:
-        free, total = torch.cuda.mem_get_info()
+        free, total = free_memory()
         raise out_of_memory(plan, free_bytes=free, total_bytes=total) from cause
 
 

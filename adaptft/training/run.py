@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from adaptft.training.adapters import count_parameters
 from adaptft.training.arguments import training_arguments, uses_gpu
 from adaptft.training.assembly import build_trainer
 from adaptft.training.checkpoints import find_checkpoint
+from adaptft.training.progress import ProgressReport
 from adaptft.training.rows import TrainingRows, prepare_rows
 from adaptft.units import format_count
 
@@ -43,9 +44,10 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
         rows = prepare_rows(plan, models.load_tokenizer(base.path))
     if process.should_save:
         folders.claim(plan, output_dir)
-    with _released_on_failure(process, output_dir), recovery.explained(plan):
-        trainer = build_trainer(plan, output_dir, base.path, rows, resumes=checkpoint is not None)
-        trainer.keeper.require_space(trainer.model)
+    with _released_on_failure(process, output_dir), recovery.explained(plan), closing(ProgressReport()) as progress:
+        trainer = build_trainer(plan, output_dir, base.path, rows, resumes=checkpoint is not None, callbacks=[progress])
+        if trainer.args.save_strategy != "no":
+            trainer.keeper.require_space(trainer.model)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     notes = (*notes, *rows.notes, *_notes(plan, trainer, checkpoint))
     report = make_report(plan, trainer, rows, memory, seconds=time.monotonic() - begin, notes=notes)

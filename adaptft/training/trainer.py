@@ -28,6 +28,7 @@ from adaptft.training.metrics import Clock, Counters, PendingStep, to_host
 
 Batch = dict[str, Any]
 COUNTS = ("num_tokens", "num_trained")
+GPU_LOADER_WORKERS = 2
 
 
 class PlannedTrainer:
@@ -232,10 +233,14 @@ class PlannedTrainer:
 
 
 def _loader(trainer: Any, rows: Rows, size: int, seed: int | None) -> EpochLoader:
+    """Training batches (those with a seed) are made ahead by workers where a GPU would wait for them."""
     arguments = trainer.args
-    ranks = max(arguments.world_size, 1)
-    order = MicroBatches(len(rows), size, seed=seed, rank=arguments.process_index, num_ranks=ranks)
-    return loader(rows, order, trainer.collator, on_gpu=arguments.device.type == "cuda")
+    on_gpu = arguments.device.type == "cuda"
+    order = MicroBatches(
+        len(rows), size, seed=seed, rank=arguments.process_index, num_ranks=max(arguments.world_size, 1)
+    )
+    workers = GPU_LOADER_WORKERS if on_gpu and seed is not None else 0
+    return loader(rows, order, trainer.collator, pinned=on_gpu, num_workers=workers)
 
 
 class SupervisedTrainer(PlannedTrainer, Trainer):  # type: ignore[misc]

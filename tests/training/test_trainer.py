@@ -181,22 +181,25 @@ def test_another_number_of_layers_than_planned_is_refused(tiny_qwen2, tmp_path):
 
 
 @pytest.mark.slow
-def test_compiled_layers_train_to_the_same_losses_with_and_without_recomputation(tiny_qwen2, tmp_path):
-    plan = a_plan(tiny_qwen2, schedule={"max_steps": 3}, optimizer=GENTLE)
-    plain = losses(trained(plan, tmp_path / "plain"))
+def test_compiled_layers_train_and_evaluate_alike_with_and_without_recomputation(tiny_qwen2, tmp_path):
+    steps = {"optimizer": GENTLE, "schedule": {"max_steps": 2, "eval_steps": 2}}
+    plain = trained(a_plan(tiny_qwen2, **steps), tmp_path / "plain", evaluation=PACKS)
     for layers in (0, 2):
-        plan = a_plan(
-            tiny_qwen2, compile={"enabled": True}, checkpointing={"layers": layers}, schedule={"max_steps": 3},
-            optimizer=GENTLE,
-        )  # fmt: skip
-        assert losses(trained(plan, tmp_path / str(layers))) == pytest.approx(plain, rel=1e-4)
+        plan = a_plan(tiny_qwen2, compile={"enabled": True}, checkpointing={"layers": layers}, **steps)
+        compiled = trained(plan, tmp_path / str(layers), evaluation=PACKS)
+        assert losses(compiled) == pytest.approx(losses(plain), rel=1e-4)
+        assert evaluations(compiled) == pytest.approx(evaluations(plain), rel=1e-4)
+
+
+def evaluations(trainer):
+    return [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
 
 
 def test_evaluation_counts_every_token_the_same(tiny_qwen2, tmp_path):
     held_out = single_rows([5, 60, 33], seed=7)
     plan = a_plan(tiny_qwen2, batch={"packing": False}, schedule={"max_steps": 2, "eval_steps": 1})
     trainer = trained(plan, tmp_path, single_rows([20] * 4), evaluation=held_out)
-    found = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    found = evaluations(trainer)
     assert len(found) == 3, "before the first step and after each"
     assert found[0] == pytest.approx(mean_token_loss(tiny_qwen2, held_out), rel=1e-5)
     assert found[-1] < found[0]
