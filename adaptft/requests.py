@@ -118,6 +118,9 @@ class TrainRequest:
     num_gpus: int | None = option(None, group=MACHINE, help="GPUs to use.")
     device: Literal["cuda", "cpu"] | None = option(None, group=MACHINE, help="Where to train.")
 
+    given: tuple[str, ...] = ()
+    """Not an option: the fields that the user set, sorted; an explicit value equal to the default is among them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalRequest:
