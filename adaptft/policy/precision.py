@@ -67,12 +67,14 @@ def _on_gpu(gpu: Gpu, wanted: Dtype | None, train_type: TrainType) -> tuple[Deci
         value = Precision(weights=weights, compute=compute, fp32_matmul=tf32, loss_scaling=compute == "fp16")
         return Decision(value, why + more, source)
 
-    if train_type != "full" or compute == "fp32":
+    if compute == "fp16" and train_type == "full":
+        return (with_weights("fp32", "; FP32 weights, since loss scaling needs gradients in FP32"),)
+    if train_type != "full" or wanted or compute == "fp32":
         return (with_weights(compute),)
-    masters = with_weights("fp32", "; the weights are trained in FP32")
-    if compute == "fp16":  # the loss scaler needs gradients in FP32
-        return (masters,)
-    return (masters, with_weights("bf16", "; weights and optimizer states in bf16, since FP32 ones do not fit"))
+    return (
+        with_weights("fp32", "; the weights are trained in FP32"),
+        with_weights("bf16", "; weights and optimizer states in bf16, since FP32 ones do not fit"),
+    )
 
 
 _REASONS: dict[Dtype, str] = {
