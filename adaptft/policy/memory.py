@@ -212,16 +212,20 @@ def _saved_activations(work: Workload) -> int:
     tokens, size = work.batch.micro_batch_tokens, _activation_size(work)
     state = tokens * work.model.hidden_size * size
     kept = work.checkpointing.of - work.checkpointing.layers
-    live = layer_activation_bytes(work) if kept == 0 else 0
-    return kept * layer_activation_bytes(work) + work.checkpointing.layers * state + live + 3 * state
+    return kept * layer_activation_bytes(work) + work.checkpointing.layers * state + 3 * state
 
 
 def _backward_transients(work: Workload) -> int:
-    """Gradients inside one layer: of gate, up and product, and of two hidden states; NF4: one weight in 16 bit."""
+    """Gradients inside one layer: of gate, up and product, and of two hidden states; NF4: one weight in 16 bit.
+
+    Where the last layer is checkpointed too, its activations are made again before anything is let go.
+    """
     tokens, size = work.batch.micro_batch_tokens, _activation_size(work)
     gradients = tokens * size * (3 * _mlp_width(work.model) + 2 * work.model.hidden_size)
     widest = max(row.in_features * row.out_features for row in work.model.linears if row.kind != "head")
-    return gradients + (2 * widest if work.method.base_storage == "nf4" else 0)
+    dequantised = 2 * widest if work.method.base_storage == "nf4" else 0
+    every_layer = work.checkpointing.layers == work.checkpointing.of
+    return gradients + dequantised + (layer_activation_bytes(work) if every_layer else 0)
 
 
 def _logits_bytes(work: Workload) -> int:

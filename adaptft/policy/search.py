@@ -141,14 +141,11 @@ def candidates(
 
 
 def _least_checkpointed(with_layers: Callable[[int], Candidate], setting: Setting) -> Candidate:
-    """Bisect for the fewest layers that fit; the leanest where none does.
-
-    The last layer is never worth it: the backward pass begins with it, and needs its activations at once.
-    """
+    """Bisect for the fewest layers that fit; all of them where none does."""
     forced, layers = setting.request.gradient_checkpointing, setting.model.num_layers
     if forced is not None:
         return with_layers(layers if forced else 0)
-    low, high = 0, layers - 1
+    low, high = 0, layers
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if with_layers(middle).fits else (middle + 1, high)
