@@ -1,73 +1,96 @@
-"""Loading weights as a plan says. Adapters, checkpointing and compilation come after, in ``training``."""
+"""Loading a model to use it: base, adapter on a base, or an export, on one device."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from adaptft.optional import require
-from adaptft.plans import Dtype, TrainPlan
+from adaptft import optional
+from adaptft.errors import ModelError
+from adaptft.models.folders import check_folder, read_folder_config
+from adaptft.models.tokenizers import load_tokenizer
 
-TORCH_DTYPES: dict[Dtype, str] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+_QUANTIZERS = {"compressed-tensors": "compressed_tensors", "bitsandbytes": "bitsandbytes"}  # method -> module
 
 
-def load_for_training(plan: TrainPlan, path: Path) -> Any:
-    """The base model of ``plan`` from the folder ``path``, on its device, in its storage, with its attention.
+def load_for_inference(
+    path: Path, *, adapters: Path | None = None, device: str, dtype: str, trust_remote_code: bool = False
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model in ``path`` in evaluation mode, with ``adapters`` unmerged on it, and its tokenizer.
+
+    Args:
+        adapters: a PEFT adapter folder; its tokenizer and generation config go before the base's.
+        device: ``cpu``, ``cuda`` or ``cuda:1``.
+        dtype: ``float32``, ``bf16`` ...; quantised weights stay as they are and compute in it.
 
     Raises:
-        MissingPackage: NF4 is planned and bitsandbytes is not installed.
+        ModelError: the folder is not complete, or the adapter is not made for this model.
+        MissingPackage: the checkpoint's form needs a package that is not installed.
     """
     import torch
     from transformers import AutoModelForCausalLM
 
-    decisions = plan.decisions
-    model = AutoModelForCausalLM.from_pretrained(
-        path,
-        dtype=getattr(torch, TORCH_DTYPES[decisions.precision.value.weights]),
-        device_map=_device_map(plan),
-        attn_implementation=_attention_name(decisions.attention.value.implementation),
-        quantization_config=_nf4_config(plan) if decisions.method.value.base_storage == "nf4" else None,
-        trust_remote_code=plan.request.trust_remote_code,
-        local_files_only=True,
-    )
-    model.config.use_cache = False
-    return model
+    check_folder(path)
+    _require_quantizer(path)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=getattr(torch, _DTYPES.get(dtype, dtype)),
+            device_map={"": device} if device != "cpu" else None,
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+        )
+    except (OSError, ValueError, ImportError, RuntimeError) as cause:
+        raise ModelError(
+            f"Cannot load the model in {path}: {_first_line(cause)}.",
+            fix="Check that config.json and the weights belong together, or copy the model again.",
+        ) from cause
+    if adapters is not None:
+        model = _with_adapters(model, path, adapters)
+    tokenizer = load_tokenizer(_tokenizer_folder(path, adapters), trust_remote_code=trust_remote_code)
+    return model.eval(), tokenizer
 
 
-def _device_map(plan: TrainPlan) -> dict[str, int | str]:
-    """One device for the whole model, unless the plan splits its layers; each rank takes its own GPU."""
-    import os
-
-    placement = plan.decisions.placement.value
-    if placement.strategy == "cpu":
-        return {"": "cpu"}
-    if placement.strategy == "layer_split" and placement.device_map:
-        return placement.device_map
-    return {"": int(os.environ.get("LOCAL_RANK", 0))}
+def _require_quantizer(path: Path) -> None:
+    settings = read_folder_config(path).get("quantization_config") or {}
+    module = _QUANTIZERS.get(settings.get("quant_method", ""))
+    if module is not None:
+        optional.require(module, purpose=f"A model in {settings['quant_method']} form")
 
 
-def _attention_name(implementation: str) -> str:
-    if implementation != "varlen":
-        return implementation
-    from adaptft.kernels.packed_attention import register
+def _with_adapters(model: PreTrainedModel, path: Path, adapters: Path) -> Any:
+    from peft import PeftModel
 
-    return register()
+    if not (adapters / "adapter_config.json").is_file():
+        raise ModelError(
+            f"{adapters} is no adapter folder: it has no adapter_config.json.",
+            fix="Name the result folder of a lora or qlora run; a full model goes to --model.",
+        )
+    try:
+        adapted = PeftModel.from_pretrained(model, str(adapters))
+    except (RuntimeError, ValueError, OSError) as cause:
+        base = json.loads((adapters / "adapter_config.json").read_text("utf-8")).get("base_model_name_or_path")
+        raise ModelError(
+            f"The adapter {adapters} does not fit the model in {path}: {_first_line(cause)}",
+            fix=f"Name the model that it was trained on: --model {base or 'BASE'}",
+        ) from cause
+    if (adapters / "generation_config.json").is_file():
+        from transformers import GenerationConfig
+
+        adapted.generation_config = adapted.base_model.model.generation_config = GenerationConfig.from_pretrained(
+            adapters
+        )
+    return adapted
 
 
-def _nf4_config(plan: TrainPlan) -> Any:
-    """NF4 for every linear layer but the plan's skipped ones.
+def _tokenizer_folder(path: Path, adapters: Path | None) -> Path:
+    return adapters if adapters is not None and (adapters / "tokenizer_config.json").is_file() else path
 
-    A skip list of one's own replaces transformers' default (the head), so the plan's list must hold the head.
-    """
-    import torch
-    from transformers import BitsAndBytesConfig
 
-    require("bitsandbytes", purpose="qlora")
-    method, precision = plan.decisions.method.value, plan.decisions.precision.value
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=method.double_quant,
-        bnb_4bit_compute_dtype=getattr(torch, TORCH_DTYPES[precision.autocast]),
-        llm_int8_skip_modules=list(method.skipped_modules),
-    )
+def _first_line(cause: Exception) -> str:
+    return next(iter(str(cause).splitlines()), type(cause).__name__)
