@@ -116,10 +116,10 @@ class Encoder:
         return [encoding.ids for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     def _encode_mixed(self, piece: _Piece) -> tuple[list[int], list[bool]]:
-        """Trained are the tokens that begin inside a span; without offsets each span is tokenised alone."""
+        """Trained are the tokens that hold a part of a span; without offsets each span is tokenised alone."""
         if self.backend is not None:
             encoding = self.backend.encode(piece.text, add_special_tokens=False)
-            return encoding.ids, _inside([start for start, _ in encoding.offsets], piece.spans)
+            return encoding.ids, _inside(encoding.offsets, piece.spans)
         cuts = [0, *chain.from_iterable(piece.spans), len(piece.text)]
         texts = [piece.text[start:stop] for start, stop in pairwise(cuts)]
         ids = self._ids(texts)  # by turns out of and in the loss
@@ -132,13 +132,16 @@ def _clipped(spans: tuple[tuple[int, int], ...], start: int, stop: int) -> tuple
     return tuple((max(a, start) - start, min(b, stop) - start) for a, b in spans if a < stop and b > start)
 
 
-def _inside(starts: list[int], spans: tuple[tuple[int, int], ...]) -> list[bool]:
-    """For each (rising) start whether it lies in a span."""
+def _inside(offsets: list[tuple[int, int]], spans: tuple[tuple[int, int], ...]) -> list[bool]:
+    """For each token (from character, to character; rising) whether it holds a character of a span.
+
+    A token across the seam (the space of a prompt with the first word of an earlier answer) counts as the answer's.
+    """
     inside = []
     remaining = iter((*spans, (1 << 62, 1 << 62)))
     begin, end = next(remaining)
-    for start in starts:
+    for start, stop in offsets:
         while start >= end:
             begin, end = next(remaining)
-        inside.append(start >= begin)
+        inside.append(stop > begin)
     return inside
