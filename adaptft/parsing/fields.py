@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from adaptft.requests import is_option
 
@@ -39,9 +40,15 @@ class OptionField:
         return tuple(str(choice) for choice in self.choices)
 
 
-@cache
-def option_fields(kind: type[object]) -> dict[str, OptionField]:
+def option_fields(kind: type[Any]) -> Mapping[str, OptionField]:
     """The options of the request class ``kind`` by name, in the order of the class."""
+    return _read_fields(cast(Hashable, kind))
+
+
+@cache
+def _read_fields(kind: Hashable) -> Mapping[str, OptionField]:
+    assert isinstance(kind, type)
+    assert dataclasses.is_dataclass(kind)
     hints = get_type_hints(kind)
     return {f.name: _option_field(f, hints[f.name]) for f in dataclasses.fields(kind) if is_option(f)}
 

@@ -228,7 +228,7 @@ EXPORT: dict[str, Meaning] = {
 }  # fmt: skip
 
 
-def meanings(kind: type[object]) -> dict[str, Meaning]:
+def meanings(kind: type[Any]) -> dict[str, Meaning]:
     """The keys with a meaning of their own that a request of ``kind`` accepts."""
     own = {"TrainRequest": TRAIN, "ExportRequest": EXPORT}.get(kind.__name__, {})
     fields = option_fields(kind)

@@ -61,14 +61,14 @@ _SPECIAL: dict[str, dict[str, str]] = {
 }
 
 
-def synonyms(kind: type[object]) -> dict[str, str]:
+def synonyms(kind: type[Any]) -> dict[str, str]:
     """Every accepted other name of an option of ``kind``, with the field it means."""
     fields = option_fields(kind)
     table = {other: name for name, others in SYNONYMS.items() if name in fields for other in others}
     return {k: v for k, v in (table | _SPECIAL.get(kind.__name__, {})).items() if k not in fields}
 
 
-def canonical(key: str, kind: type[object]) -> str | None:
+def canonical(key: str, kind: type[Any]) -> str | None:
     """The field of ``kind`` that ``key`` names, None where there is none."""
     folded = fold(key)
     return folded if folded in option_fields(kind) else synonyms(kind).get(folded)

@@ -60,21 +60,21 @@ def parse_request(kind: type[T], options: Mapping[str, Any], recipe: Path | None
     return Parsed(kind(**decided), given, tuple(dict.fromkeys(notes)))
 
 
-def known_keys(kind: type[object]) -> tuple[str, ...]:
+def known_keys(kind: type[Any]) -> tuple[str, ...]:
     """Every key that ``parse_request`` accepts for ``kind``, fields first."""
     return tuple(
         dict.fromkeys([*option_fields(kind), *synonyms(kind), *meanings(kind), *COMBINED.get(kind.__name__, ())])
     )
 
 
-def unknown_key(key: str, kind: type[object], *, where: str, prefix: str = "") -> RequestError:
+def unknown_key(key: str, kind: type[Any], *, where: str, prefix: str = "") -> RequestError:
     """The error for a key that nobody knows; names the nearest that somebody does."""
     found = nearest(fold(key), option_fields(kind), cutoff=0.7) or nearest(fold(key), known_keys(kind))
     hint = f"Did you mean {prefix}{found}?" if found else "adaptft COMMAND --help lists them all."
     return RequestError(f"{prefix}{key} is not a known option{f' ({where})' if where else ''}.", fix=hint)
 
 
-def _read_layer(kind: type[object], layer: Mapping[str, Given], notes: list[str]) -> dict[str, _Value]:
+def _read_layer(kind: type[Any], layer: Mapping[str, Given], notes: list[str]) -> dict[str, _Value]:
     """The values of one source, typed; two keys for one field must agree."""
     values: dict[str, _Value] = {}
     fields = option_fields(kind)
@@ -90,7 +90,7 @@ def _read_layer(kind: type[object], layer: Mapping[str, Given], notes: list[str]
     return values
 
 
-def _translate(kind: type[object], layer: Mapping[str, Given], notes: list[str]) -> list[tuple[str, Given]]:
+def _translate(kind: type[Any], layer: Mapping[str, Given], notes: list[str]) -> list[tuple[str, Given]]:
     """Keys as written to fields of ours."""
     known, together = meanings(kind), COMBINED.get(kind.__name__, ())
     pairs: list[tuple[str, Given]] = []
@@ -130,7 +130,7 @@ def _settle_quantization(values: dict[str, _Value], notes: list[str]) -> None:
         notes.append(f"{bits.given.label}: adapters on a 4-bit base, which is train_type qlora.")
 
 
-def _check_required(kind: type[object], decided: Mapping[str, Any]) -> None:
+def _check_required(kind: type[Any], decided: Mapping[str, Any]) -> None:
     for name, field in option_fields(kind).items():
         if field.required and name not in decided:
             raise RequestError(f"No {name} is given.", fix=f"Add --{name}: {field.help}")

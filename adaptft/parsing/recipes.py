@@ -8,7 +8,7 @@ a commit such as ``1234e56`` stays a name. Only an empty value and ``null`` are 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -21,12 +21,12 @@ _FIX = "A recipe is a YAML file of lines such as: lora_rank: 16"
 class _TextLoader(yaml.SafeLoader):
     """Scalars as text, mappings without duplicate keys."""
 
-    yaml_implicit_resolvers: ClassVar = {
-        first: [pair for pair in pairs if pair[0] in ("tag:yaml.org,2002:null", "tag:yaml.org,2002:merge")]
-        for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A mapping whose keys are all different; ``-`` and ``_`` are the same.
+
+        Raises:
+            ConstructorError: a key is there twice; names both lines.
+        """
         first_lines: dict[Any, int] = {}
         for key_node, _ in node.value:
             key, line = str(key_node.value).replace("-", "_"), key_node.start_mark.line + 1
@@ -36,6 +36,13 @@ class _TextLoader(yaml.SafeLoader):
                 )
             first_lines[key] = line
         return super().construct_mapping(node, deep=True)
+
+
+_KEPT = ("tag:yaml.org,2002:null", "tag:yaml.org,2002:merge")
+_TextLoader.yaml_implicit_resolvers = {
+    first: [pair for pair in pairs if pair[0] in _KEPT]
+    for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def read_recipe(path: Path) -> dict[str, Given]:
