@@ -50,7 +50,7 @@ def split_arguments(kind: type[Any], words: list[str], *, own: Iterable[str], re
         if not word.startswith("--") or name in own:
             found.rest.append(word)
         elif key not in known:
-            raise unknown_key(name.removeprefix("--"), kind, where="", prefix="--")
+            raise unknown_key(name.removeprefix("--"), kind, where="", prefix="--", also=own)
         else:
             values = [value] if equals else _values(key, kind, queue, recipe=recipe)
             _store(found.options, key, kind, values)

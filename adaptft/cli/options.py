@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +30,7 @@ class ExampleCommand(click.Command):
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """What it does, an example, then usage and options."""
-        formatter.write_text(self.help or "")
+        formatter.write_text(inspect.cleandoc(self.help or ""))
         with formatter.section("Example"):
             for line in self.example.splitlines():
                 formatter.write(f"{' ' * formatter.current_indent}{line}\n")
@@ -73,7 +74,8 @@ class RequestCommand(ExampleCommand):
         groups: dict[str, list[tuple[str, str]]] = {}
         for field in option_fields(self.kind).values():
             groups.setdefault(field.group, []).append((_usage(field), _help(field)))
-        own = [record for p in self.get_params(ctx) if (record := p.get_help_record(ctx)) is not None]
+        params = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
+        own = [record for p in params if (record := p.get_help_record(ctx)) is not None]
         for heading, rows in (groups | {"Command": own}).items():
             with formatter.section(heading):
                 formatter.write_dl(rows, col_max=36)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -67,9 +67,11 @@ def known_keys(kind: type[Any]) -> tuple[str, ...]:
     )
 
 
-def unknown_key(key: str, kind: type[Any], *, where: str, prefix: str = "") -> RequestError:
-    """The error for a key that nobody knows; names the nearest that somebody does."""
-    found = nearest(fold(key), option_fields(kind), cutoff=0.7) or nearest(fold(key), known_keys(kind))
+def unknown_key(key: str, kind: type[Any], *, where: str, prefix: str = "", also: Iterable[str] = ()) -> RequestError:
+    """The error for a key that nobody knows; names the nearest that somebody does (``also``: a command's own)."""
+    found = nearest(fold(key), [*option_fields(kind), *map(fold, also)], cutoff=0.7) or nearest(
+        fold(key), known_keys(kind)
+    )
     hint = f"Did you mean {prefix}{found}?" if found else "adaptft COMMAND --help lists them all."
     return RequestError(f"{prefix}{key} is not a known option{f' ({where})' if where else ''}.", fix=hint)
 
