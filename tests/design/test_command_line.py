@@ -7,7 +7,7 @@ import shlex
 
 import click
 import pytest
-from support import ROOT
+from source_tree import ROOT
 
 from adaptft.cli import COMMANDS, group
 from adaptft.cli.arguments import split_arguments

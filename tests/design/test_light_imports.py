@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from support import run_python
+from source_tree import run_python
 
 HEAVY = (
     "torch",

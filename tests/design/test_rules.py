@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import PACKAGE, ROOT, SOURCES, name, tree
+from source_tree import PACKAGE, ROOT, SOURCES, name, tree
 
 from adaptft import errors
 

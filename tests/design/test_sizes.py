@@ -3,7 +3,7 @@
 import statistics
 
 import pytest
-from support import SOURCES, functions, name
+from source_tree import SOURCES, functions, name
 
 FILE_MEDIAN, FILE_MOST = 150, 400
 FUNCTION_USUAL, FUNCTION_MOST = 40, 80

@@ -6,7 +6,7 @@ import importlib
 import inspect
 
 import pytest
-from support import PACKAGE, SOURCES, name, tree
+from source_tree import PACKAGE, SOURCES, name, tree
 
 import adaptft
 
