@@ -109,17 +109,30 @@ def _batch_loss(model: nn.Module, batch: _Batch) -> tuple[float, int]:
     if _has_unusual_head(model):
         output = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False)
         return _sum_of_losses(output.logits[is_target].float(), targets), len(targets)
-    causal_lm: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
-    body = causal_lm.get_decoder()
-    head = causal_lm.get_output_embeddings()
-    output = body(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False)
-    hidden = output.last_hidden_state[is_target]
-    chunk = max(1, _LOGIT_BYTES // (4 * causal_lm.config.get_text_config().vocab_size))
+    hidden, head = _hidden_states(model, batch)
+    hidden = hidden[is_target]
+    chunk = max(1, _LOGIT_BYTES // (4 * head.weight.shape[0]))
     losses = sum(
         _sum_of_losses(head(part).float(), wanted)
         for part, wanted in zip(hidden.split(chunk), targets.split(chunk), strict=True)
     )
     return losses, len(targets)
+
+
+def _hidden_states(model: nn.Module, batch: _Batch) -> tuple[Tensor, Any]:
+    """What the head sees [B, T, H], and the head.
+
+    The whole model is called, for the sake of hooks on it (compressed checkpoints are widened by one), and
+    asked for the logits of one position.
+    """
+    causal_lm: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+    seen: list[Tensor] = []
+    hook = causal_lm.get_decoder().register_forward_hook(lambda _, __, output: seen.append(output.last_hidden_state))
+    try:
+        model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False, logits_to_keep=1)
+    finally:
+        hook.remove()
+    return seen[0], causal_lm.get_output_embeddings()
 
 
 def _has_unusual_head(model: nn.Module) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-
-from transformers.utils import logging as transformers_logging
+from typing import TextIO
 
 _LINES_SHOWN = 20
 
@@ -17,21 +17,19 @@ _LINES_SHOWN = 20
 def printing_to(log: Path) -> Iterator[None]:
     """Send standard output, standard error, loguru, ``logging`` and warnings to ``log`` inside the block.
 
-    An exception that leaves the block gets the end of the log as a note, so that nothing is lost.
+    Libraries that set up their logging on import (llm-compressor does) have to be imported inside it. An
+    exception that leaves the block gets the end of the log as a note, so that nothing is lost.
     """
-    root = logging.getLogger()
-    with log.open("a", encoding="utf-8") as stream, warnings.catch_warnings():
-        warnings.simplefilter("default")
-        handler = logging.StreamHandler(stream)
-        previous = root.handlers[:]
-        root.handlers = [handler]
+    with log.open("a", encoding="utf-8") as stream:
+        stdout, stderr = sys.stdout, sys.stderr
         try:
             with (
                 contextlib.redirect_stdout(stream),
                 contextlib.redirect_stderr(stream),
-                _transformers_to(stream_handler=handler),
-                _loguru_to(log),
+                warnings.catch_warnings(),
             ):
+                _move_handlers({sys.__stdout__, sys.__stderr__, stdout, stderr}, stream)
+                _point_loguru_at(stream, "INFO")
                 yield
         except Exception as cause:
             stream.flush()
@@ -39,37 +37,25 @@ def printing_to(log: Path) -> Iterator[None]:
             cause.add_note("The log ended with:\n" + "\n".join(tail))
             raise
         finally:
-            root.handlers = previous
+            _move_handlers({stream}, stderr)
+            _point_loguru_at(stderr, "ERROR")
 
 
-@contextlib.contextmanager
-def _transformers_to(stream_handler: logging.Handler) -> Iterator[None]:
-    """transformers' loggers have a handler of their own, bound to the real standard error."""
-    transformers_logging.disable_default_handler()
-    transformers_logging.add_handler(stream_handler)
-    try:
-        yield
-    finally:
-        transformers_logging.remove_handler(stream_handler)
-        transformers_logging.enable_default_handler()
+def _move_handlers(streams: set[TextIO | None], target: TextIO) -> None:
+    """Every logging handler that writes to one of ``streams`` writes to ``target`` from here on.
 
-
-@contextlib.contextmanager
-def _loguru_to(log: Path) -> Iterator[None]:
-    """llm-compressor replaces loguru's sinks with standard output as it is imported; here they are the file.
-
-    Afterwards loguru writes warnings to standard error, which is its own default but for the level.
+    Libraries bind theirs to the standard error of their import, which redirecting does not reach.
     """
-    from loguru import logger
+    loggers = [logging.getLogger(), *map(logging.getLogger, logging.root.manager.loggerDict)]
+    for handler in {handler for logger in loggers for handler in logger.handlers}:
+        if isinstance(handler, logging.StreamHandler) and handler.stream in streams:
+            handler.setStream(target)
 
-    import llmcompressor  # noqa: F401  its import sets the sinks: it has to come first
 
-    logger.remove()
-    sink = logger.add(log, level="INFO", format="{level} {message}")
-    try:
-        yield
-    finally:
-        logger.remove(sink)
-        import sys
+def _point_loguru_at(stream: TextIO, level: str) -> None:
+    """Where a library has brought loguru in, ``stream`` becomes its only sink."""
+    if "loguru" in sys.modules:
+        from loguru import logger
 
-        logger.add(sys.stderr, level="ERROR")
+        logger.remove()
+        logger.add(stream, level=level, format="{level} {message}")
