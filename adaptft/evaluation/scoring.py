@@ -112,10 +112,10 @@ def _batch_loss(model: nn.Module, batch: _Batch) -> tuple[float, int]:
     hidden, head = _hidden_states(model, batch)
     hidden = hidden[is_target]
     chunk = max(1, _LOGIT_BYTES // (4 * head.weight.shape[0]))
-    losses = sum(
-        _sum_of_losses(head(part).float(), wanted)
-        for part, wanted in zip(hidden.split(chunk), targets.split(chunk), strict=True)
-    )
+    losses = 0.0
+    for start in range(0, len(targets), chunk):
+        part = slice(start, start + chunk)
+        losses += _sum_of_losses(head(hidden[part]).float(), targets[part])
     return losses, len(targets)
 
 
@@ -125,11 +125,12 @@ def _hidden_states(model: nn.Module, batch: _Batch) -> tuple[Tensor, Any]:
     The whole model is called, for the sake of hooks on it (compressed checkpoints are widened by one), and
     asked for the logits of one position.
     """
-    causal_lm: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+    whole: Any = model
+    causal_lm = whole.get_base_model() if hasattr(whole, "get_base_model") else whole
     seen: list[Tensor] = []
     hook = causal_lm.get_decoder().register_forward_hook(lambda _, __, output: seen.append(output.last_hidden_state))
     try:
-        model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False, logits_to_keep=1)
+        whole(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False, logits_to_keep=1)
     finally:
         hook.remove()
     return seen[0], causal_lm.get_output_embeddings()

@@ -16,9 +16,7 @@ from adaptft.plans import ExportPlan
 from adaptft.requests import ExportFormat
 
 
-def compress(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, plan: ExportPlan, rows: Dataset | None
-) -> int:
+def compress(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, plan: ExportPlan, rows: Dataset | None) -> int:
     """Compress ``model`` in place as ``plan`` says.
 
     Args:

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from adaptft import __version__
 from adaptft.artifacts import Artifact, write_artifact
+from adaptft.errors import ExportError, ModelError
 from adaptft.evaluation import score, score_folder
 from adaptft.exporting.cards import write_card
 from adaptft.exporting.checking import FileCount, check_count, check_loss, count_files
@@ -67,7 +68,7 @@ def export(
     if FORMATS[plan.format].is_compressed:
         check_installed("llmcompressor", purpose=f"--format {plan.format}")
     progress("reading rows")
-    tokenizer = load_tokenizer(source.companions)
+    tokenizer = load_tokenizer(source.companions, trust_remote_code=plan.request.trust_remote_code)
     rows = read_rows(plan, source, tokenizer)
     with _replacing(folder) as partial:
         written = _write(plan, source, partial, tokenizer, rows, progress)
@@ -99,7 +100,7 @@ def _write(
                 num_linears = compress(model, tokenizer, plan, rows.calibration)
             progress("saving")
             model.to(torch_dtype(plan.saved_dtype)).save_pretrained(partial, max_shard_size=_SHARD_SIZE)
-            save_companions(source.companions, partial)
+            notes += save_companions(source.companions, partial, base=source.base.path)
     finally:
         log.unlink(missing_ok=True)
     del model
@@ -121,12 +122,20 @@ def _source_loss(model: PreTrainedModel, plan: ExportPlan, rows: ExportRows) -> 
         torch.cuda.empty_cache()
 
 
-def _exported_loss(plan: ExportPlan, partial: Path, rows: ExportRows) -> float | None:
+def _exported_loss(plan: ExportPlan, partial: Path, rows: ExportRows) -> float:
     """Load the export as a user would, and score it on the rows that the source was scored on."""
     log = partial.with_suffix(".log")
     try:
         with printing_to(log):
-            return score_folder(partial, None, rows.check, device=plan.device, dtype=plan.compute_dtype).loss
+            return score_folder(
+                partial, None, rows.check, device=plan.device, dtype=plan.compute_dtype,
+                trust_remote_code=plan.request.trust_remote_code,
+            ).loss  # fmt: skip
+    except ModelError as cause:
+        raise ExportError(
+            f"The export was written, but transformers cannot load it back: {cause.problem}",
+            fix="Nothing was kept. Use another format; merged and fp8 work for every architecture.",
+        ) from cause
     finally:
         log.unlink(missing_ok=True)
 
@@ -137,11 +146,11 @@ def _report(
     found: FileCount,
     rows: ExportRows,
     written: _Written,
-    exported_loss: float | None,
+    exported_loss: float,
     seconds: float,
 ) -> ExportReport:
     notes = (*plan.warnings, *rows.notes, *written.notes, *check_count(found, plan.num_compressed_modules))
-    if written.source_loss is not None and exported_loss is not None:
+    if written.source_loss is not None:
         notes += check_loss(written.source_loss, exported_loss, FORMATS[plan.format].expected_loss_rise)
     calibration = "none needed"
     if rows.calibration is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
@@ -79,7 +80,8 @@ def _divide(plan: ExportPlan, rows: Dataset, source: str, notes: tuple[str, ...]
 
 def _check_rows(rows: Dataset, max_tokens: int) -> Dataset:
     """As many rows as ``max_tokens`` hold, one at least; longer rows are cut, since only losses are compared."""
-    kept, total = [], 0
+    kept: list[dict[str, Any]] = []
+    total = 0
     for row in rows:
         ids, trained = row["input_ids"][:_CHECK_LENGTH], row["trained"][:_CHECK_LENGTH]
         if not any(trained[1:]):

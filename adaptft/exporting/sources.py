@@ -67,9 +67,7 @@ def find_source(request: ExportRequest) -> ExportSource:
             f"{folder} holds no adapter (no adapter_config.json).",
             fix=f"Give the folder that `adaptft train` wrote; a complete model goes to --model {folder}.",
         )
-    base = locate_base(
-        adapters, model, hub=request.hub, trust_remote_code=request.trust_remote_code, error=ExportError
-    )
+    base = locate_base(adapters, model, hub=request.hub, trust_remote_code=request.trust_remote_code, error=ExportError)
     return ExportSource(
         base=base, base_fingerprint=fingerprint(base.path), adapters=adapters, artifact=read_artifact(adapters)
     )
@@ -99,9 +97,7 @@ def output_folder(request: ExportRequest, source: ExportSource) -> Path:
     folder = Path(request.output_dir) if request.output_dir else _default_folder(request, source)
     own = {path.resolve() for path in (source.adapters, source.base.path) if path is not None}
     if folder.resolve() in own or any(folder.resolve() in path.parents for path in own):
-        raise OutputError(
-            f"{folder} holds the model that is exported.", fix="Give another folder with --output_dir."
-        )
+        raise OutputError(f"{folder} holds the model that is exported.", fix="Give another folder with --output_dir.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         _check_replaceable(folder, request)
     parent = next(path for path in folder.absolute().parents if path.exists())

@@ -104,6 +104,3 @@ FORMATS: dict[ExportFormat, FormatFacts] = {
         expected_loss_rise=0.4,
     ),
 }
-
-SYNONYMS: dict[str, ExportFormat] = {"autoawq": "awq", "fp8_dynamic": "fp8", "w8a8": "int8", "16bit": "merged"}
-"""Other names of a format. ``int4`` is none of them: it could be awq or gptq."""

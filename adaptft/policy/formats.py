@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-
 from adaptft.errors import DoesNotFit, ExportError, OutputError
-from adaptft.facts import Gpu, LinearShape, Machine, ModelShape
+from adaptft.facts import Gpu, Machine, ModelShape
 from adaptft.plans import Decision, Dtype, ExportPlan
 from adaptft.policy.devices import Device, choose_device, gpu_has_bf16
 from adaptft.policy.format_table import FORMATS, FormatFacts
@@ -102,7 +101,9 @@ def _compute_dtype(facts: FormatFacts, machine: Machine, model: ModelShape, devi
     if device == "cpu":
         return _fitting(machine, model, ("fp32", "bf16"), "fp32 on the CPU: many CPUs only emulate bf16")
     if all(gpu_has_bf16(gpu) for gpu in machine.gpus):
-        return _fitting(machine, model, ("bf16",), "the GPU has bf16; weights wait in host memory, a layer at a time moves")
+        return _fitting(
+            machine, model, ("bf16",), "the GPU has bf16; weights wait in host memory, a layer at a time moves"
+        )
     return _fitting(machine, model, ("fp32", "fp16"), "the GPU lacks bf16, and a layer at a time fits in fp32")
 
 
@@ -178,7 +179,9 @@ def _reasons(
         "calibration": calibration.reason,
     }
     if facts.is_compressed:
-        reasons["ignored_modules"] = "the head, routers and one-output gates stay in 16 bit: small, and all depends on them"
+        reasons["ignored_modules"] = (
+            "the head, routers and one-output gates stay in 16 bit: small, and all depends on them"
+        )
     if facts.is_compressed and model.moe is not None:
         reasons["experts"] = (
             f"the {model.moe.num_experts} experts of a layer are compressed one by one: llm-compressor takes the fused "
