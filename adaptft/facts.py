@@ -132,7 +132,8 @@ class LinearShape:
     """A kind of linear layer: ``count`` matrices of ``in_features`` x ``out_features`` in the model.
 
     ``name`` is the module's last name (``q_proj``); ``per_token`` is how many of the ``count``
-    one token passes through (less than ``count`` for routed experts).
+    one token passes through (less than ``count`` for routed experts). ``path`` is the module's full
+    name with ``*`` for the layer's number; ``layers`` the numbers, None for every layer.
     """
 
     name: str
@@ -143,12 +144,29 @@ class LinearShape:
     per_token: int
     bias: bool = False
     is_linear_module: bool = True
-    """False where transformers keeps the weights as a bare 3-D parameter (fused experts)."""
+    """False where transformers keeps the weights as a bare parameter (fused experts, their routers)."""
+    tied: bool = False
+    """True for a head that uses the embedding's table: it computes, and has no parameters of its own."""
+    path: str = ""
+    layers: tuple[int, ...] | None = None
 
     @property
     def num_weights(self) -> int:
-        """Weights of all ``count`` matrices, biases left out."""
+        """Weights that all ``count`` matrices multiply with, biases left out; counted for a tied head too."""
         return self.in_features * self.out_features * self.count
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters that exist because of this layer: weights and biases, none for a tied head."""
+        return 0 if self.tied else self.num_weights + self.bias * self.out_features * self.count
+
+    def module_names(self, num_layers: int) -> tuple[str, ...]:
+        """Full names of the modules in a model of ``num_layers``: ``model.layers.0.self_attn.q_proj`` ..."""
+        path = self.path or self.name
+        if "*" not in path:
+            return (path,)
+        layers = range(num_layers) if self.layers is None else self.layers
+        return tuple(path.replace("*", str(layer)) for layer in layers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
