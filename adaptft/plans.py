@@ -271,8 +271,13 @@ class ExportPlan:
     format: ExportFormat
     device: Literal["cuda", "cpu"]
     compute_dtype: Dtype
+    """Type of the weights while they are merged or compressed."""
+    saved_dtype: Dtype
+    """Type of everything that is not compressed, on disk."""
     group_size: int | None
     ignored_modules: tuple[str, ...]
+    num_compressed_modules: int
+    """Linear layers that the model's shape says will be compressed; the report counts what was."""
     num_calibration_rows: int
     max_length: int
     source_bytes: int
