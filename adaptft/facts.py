@@ -284,3 +284,4 @@ class ServedModel:
     file_bytes: int | None = None
     generation_config: str | None = None
     chat_template: str | None = None
+    notes: tuple[str, ...] = ()

@@ -79,7 +79,7 @@ def plan_serving(
         generation_config=served.generation_config,
         chat_template=served.chat_template,
         reasons=reasons,
-        warnings=(*choice.warnings, *_warnings(request)),
+        warnings=(*choice.warnings, *served.notes, *_warnings(request)),
     )
 
 

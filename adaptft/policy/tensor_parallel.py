@@ -9,17 +9,28 @@ from __future__ import annotations
 from adaptft.errors import RequestError
 from adaptft.facts import ModelShape
 
+_MLP_KINDS = ("mlp", "expert", "shared_expert")
+
 
 def sizes(model: ModelShape) -> tuple[int, ...]:
     """All tensor-parallel sizes that ``model`` allows, smallest first."""
-    heads = model.num_attention_heads
-    return tuple(n for n in range(1, heads + 1) if heads % n == 0 and _divides_rest(model, n))
+    return tuple(size for size in _divisors(model.num_attention_heads) if _divides_rest(model, size))
 
 
 def _divides_rest(model: ModelShape, size: int) -> bool:
     kv_heads = model.num_key_value_heads
     kv_heads_fit = kv_heads % size == 0 or size % kv_heads == 0
-    return kv_heads_fit and model.intermediate_size % size == 0
+    return kv_heads_fit and all(width % size == 0 for width in _mlp_widths(model))
+
+
+def _divisors(number: int) -> tuple[int, ...]:
+    return tuple(n for n in range(1, number + 1) if number % n == 0)
+
+
+def _mlp_widths(model: ModelShape) -> tuple[int, ...]:
+    """Inner widths of all kinds of MLP in the model (experts have their own)."""
+    down = (linear for linear in model.linears if linear.kind in _MLP_KINDS)
+    return tuple(sorted({linear.in_features for linear in down if linear.out_features == model.hidden_size}))
 
 
 def check_size(model: ModelShape, size: int, num_gpus: int) -> None:
@@ -30,17 +41,18 @@ def check_size(model: ModelShape, size: int, num_gpus: int) -> None:
             fewer GPUs.
     """
     allowed = sizes(model)
+    usable = " or ".join(str(n) for n in allowed if n <= max(num_gpus, 1))
     if size not in allowed:
-        listed = ", ".join(map(str, allowed))
+        heads = model.num_attention_heads
+        whole = ", ".join(map(str, _divisors(heads)))
         raise RequestError(
-            f"tensor_parallel_size {size} does not divide {model.name}'s {_counts(model)}.",
-            fix=f"Sizes that divide it: {listed}; this machine has {num_gpus} GPU{'s' if num_gpus != 1 else ''}.",
+            f"tensor_parallel_size {size} does not divide {_counts(model)} of {model.name}.",
+            fix=f"{heads} is divided by {whole}; with its KV heads, its MLP and {num_gpus} GPUs take {usable}.",
         )
     if size > max(num_gpus, 1):
-        usable = ", ".join(str(n) for n in allowed if n <= max(num_gpus, 1))
         raise RequestError(
             f"tensor_parallel_size {size} needs {size} GPUs; this machine has {num_gpus}.",
-            fix=f"Take one of: {usable}.",
+            fix=f"Take {usable}.",
         )
 
 
@@ -60,7 +72,5 @@ def describe_kv_heads(model: ModelShape, size: int) -> str:
 
 
 def _counts(model: ModelShape) -> str:
-    return (
-        f"{model.num_attention_heads} attention heads ({model.num_key_value_heads} KV, "
-        f"intermediate size {model.intermediate_size})"
-    )
+    widths = " and ".join(map(str, _mlp_widths(model)))
+    return f"the {model.num_attention_heads} attention heads ({model.num_key_value_heads} KV, MLP {widths})"
