@@ -8,13 +8,13 @@ from typing import Literal
 from adaptft.errors import RequestError
 from adaptft.facts import Machine, ModelShape, ServedModel, ServingEngine
 from adaptft.plans import Decision, Dtype, ServePlan
+from adaptft.policy.devices import gpu_has_bf16
 from adaptft.policy.engines import SERVER_NAME, EngineChoice, choose_engine
 from adaptft.policy.lora_slots import plan_slots, slot_bytes
 from adaptft.policy.serving_devices import CPU_SEQUENCES, Load, choose_devices
 from adaptft.policy.serving_memory import BYTES, weights_bytes
 from adaptft.requests import ServeRequest
 
-BF16_SINCE = (8, 0)
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -91,9 +91,9 @@ def serving_dtype(machine: Machine, model: ModelShape) -> Decision[Dtype]:
         if model.quantization:
             return Decision("bf16", "what the CPU kernels of quantised checkpoints take")
         return Decision("fp32", "this CPU only emulates bf16, which is many times slower")
-    capabilities = [gpu.compute_capability for gpu in machine.gpus if gpu.compute_capability]
-    if capabilities and min(capabilities) < BF16_SINCE:
-        return Decision("fp16", f"{machine.gpus[0].name} has no bf16")
+    without = next((gpu for gpu in machine.gpus if not gpu_has_bf16(gpu)), None)
+    if without:
+        return Decision("fp16", f"{without.name} has no bf16")
     return Decision("bf16", f"{machine.gpus[0].name} computes in bf16")
 
 

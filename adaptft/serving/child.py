@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from adaptft.errors import MissingPackage, ServeError
+from adaptft.errors import MissingPackage, RequestError, ServeError
 
 KEPT_LINES = 40
 _ERROR_LINE = re.compile(r"(?:^|\s)[\w.]*(?:Error|Exception)\b: \S")
@@ -101,17 +102,21 @@ def check_port(host: str, port: int) -> None:
 
     Raises:
         ServeError: the port is taken or not allowed, or the host is no address of this machine.
+        RequestError: there is no such port.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except (OSError, OverflowError) as cause:
-            reason = cause.strerror if isinstance(cause, OSError) else "there is no such port"
+        except OverflowError as cause:
+            raise RequestError(f"There is no port {port}.", fix="Ports are 1 to 65535.") from cause
+        except OSError as cause:
+            of_port = cause.errno in (errno.EADDRINUSE, errno.EACCES)
+            port_fix = f"Choose another port, such as --port {_free_port(family)}, or stop what uses it."
             raise ServeError(
-                f"Cannot serve on {host}:{port}: {reason}.",
-                fix=f"Choose another port, such as --port {_free_port(family)}, or stop what uses it.",
+                f"Cannot serve on {host}:{port}: {cause.strerror}.",
+                fix=port_fix if of_port else "Give an address of this machine: --host 127.0.0.1",
             ) from cause
 
 
