@@ -120,7 +120,7 @@ def _matrices(model: nn.Module) -> list[tuple[str, LinearKind, int, int, bool, b
     import torch
 
     rows: list[tuple[str, LinearKind, int, int, bool, bool]] = []
-    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    head = model.get_output_embeddings()  # type: ignore[operator]
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear):
             kind: LinearKind = "head" if module is head else _kind(name, module.out_features)
