@@ -67,6 +67,7 @@ class Cpu:
     logical_cores: int
     physical_cores: int | None
     usable_cores: float
+    numa_nodes: int | None = None
     flags: tuple[str, ...] = ()
 
     @property
