@@ -8,13 +8,16 @@ from pathlib import Path
 
 from adaptft.artifacts import adapter_base, is_adapter
 from adaptft.errors import ServeError
-from adaptft.facts import AdapterShape, ModelShape, ServedModel
+from adaptft.facts import AdapterShape, Machine, ModelShape, ServedModel
 from adaptft.models import locate, read_config
 from adaptft.models.bases import locate_base
 from adaptft.models.catalog import find
+from adaptft.plans import ServePlan
+from adaptft.policy.endpoints import plan_serving
 from adaptft.requests import ServeRequest
 from adaptft.serving.adapters import check_shapes, parse_adapters, read_adapter
 from adaptft.serving.companions import common_template, stop_token_folder
+from adaptft.serving.engines import find_engines
 from adaptft.shapes import model_shape
 
 
@@ -82,7 +85,7 @@ def _model_path(request: ServeRequest, base_name: str, adapters: Iterable[Adapte
     hub, trust = request.hub, request.trust_remote_code
     for adapter in adapters:
         locate_base(Path(adapter.path), base_name, hub=hub, trust_remote_code=trust, error=ServeError)
-    return str(locate(base_name, hub=hub, trust_remote_code=trust).path.absolute())
+    return str(locate(base_name, hub=hub, trust_remote_code=trust, allow_quantized=True).path.absolute())
 
 
 def _has_weights(folder: Path) -> bool:
@@ -92,3 +95,22 @@ def _has_weights(folder: Path) -> bool:
 def _weight_bytes(folder: Path) -> int | None:
     """Size of the weight files; None where they are not here yet."""
     return sum(file.stat().st_size for file in folder.glob("*.safetensors")) or None
+
+
+def plan_endpoint(
+    request: ServeRequest, machine: Machine, *, must_start: bool = True, is_recorded: bool = False
+) -> ServePlan:
+    """Look up what ``request`` names and which engines are here, and plan the endpoint.
+
+    Args:
+        must_start: the plan will be started; else it is only shown, and weights and engine may be missing.
+        is_recorded: ``machine`` is another one, of which it is not known what is installed.
+
+    Raises:
+        AdaptftError: as ``find_engines``, ``find_target`` and ``plan_serving`` do.
+    """
+    engines = None if is_recorded else find_engines(request.vllm_python)
+    target = find_target(request, must_start=must_start)
+    return plan_serving(
+        machine, target.model, request, served=target.served, engines=engines, must_start=must_start
+    )  # fmt: skip

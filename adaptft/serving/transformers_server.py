@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import copy
 import json
 import os
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, Response
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import GenerationConfig
 from transformers.cli.serving.chat_completion import ChatCompletionHandler
 from transformers.cli.serving.completion import CompletionHandler
 from transformers.cli.serving.model_manager import ModelManager
@@ -32,7 +34,11 @@ from transformers.cli.serving.server import build_server
 from transformers.cli.serving.transcription import TranscriptionHandler
 from transformers.cli.serving.utils import GenerationState
 
+from adaptft.models import load_for_inference, load_tokenizer
+from adaptft.models.stopping import stop_token_ids
+
 KEY_VARIABLE = "ADAPTFT_API_KEY"
+TOKENIZER, GENERATION_CONFIG = "tokenizer_config.json", "generation_config.json"
 
 
 class NamedModel:
@@ -61,14 +67,15 @@ class NamedModel:
                 400, f"The prompt has {input_ids.shape[-1]} tokens; a request may have {self._max_model_len}."
             )
         generation_config.max_new_tokens = min(generation_config.max_new_tokens or room, room)
-        with self._lock:
-            if self._adapter is not None:
-                self._model.set_adapter(self._adapter)
-                return self._model.generate(generation_config=generation_config, input_ids=input_ids, **inputs)
-            if not hasattr(self._model, "disable_adapter"):
-                return self._model.generate(generation_config=generation_config, input_ids=input_ids, **inputs)
-            with self._model.disable_adapter():
-                return self._model.generate(generation_config=generation_config, input_ids=input_ids, **inputs)
+        with self._lock, self._adapter_switched():
+            return self._model.generate(generation_config=generation_config, input_ids=input_ids, **inputs)
+
+    def _adapter_switched(self) -> AbstractContextManager[None]:
+        if self._adapter is not None:
+            self._model.set_adapter(self._adapter)
+        elif hasattr(self._model, "disable_adapter"):
+            return self._model.disable_adapter()  # type: ignore[no-any-return]
+        return nullcontext()
 
 
 class NamedModels(ModelManager):  # type: ignore[misc]
@@ -110,32 +117,43 @@ class ChatHandler(ChatCompletionHandler):  # type: ignore[misc]
 
 def load_models(options: argparse.Namespace) -> dict[str, tuple[NamedModel, Any]]:
     """Load the base once and every adapter onto it: served name to model and tokenizer."""
-    base = AutoModelForCausalLM.from_pretrained(
-        options.model, dtype=options.dtype, device_map=options.device, trust_remote_code=options.trust_remote_code
-    )
-    base.eval()
-    adapters = dict(_name_and_path(text) for text in options.lora_modules)
-    model = _with_adapters(base, adapters)
-    template = Path(options.chat_template).read_text(encoding="utf-8") if options.chat_template else None
-    lock = threading.Lock()
-    served = {}
-    for name, folder in {options.served_model_name: options.model, **adapters}.items():
-        tokenizer = _tokenizer(folder, options, template)
-        config = _generation_config(folder, base)
-        adapter = _module_name(list(adapters).index(name)) if name in adapters else None
-        served[name] = (NamedModel(model, adapter, config, lock, options.max_model_len), tokenizer)
+    folder, trust = Path(options.model), options.trust_remote_code
+    base, tokenizer = load_for_inference(folder, device=options.device, dtype=options.dtype, trust_remote_code=trust)
+    if options.chat_template:
+        tokenizer.chat_template = Path(options.chat_template).read_text(encoding="utf-8")
+    adapters = {name: Path(path) for name, path in map(_name_and_path, options.lora_modules)}
+    model, lock = _with_adapters(base, list(adapters.values())), threading.Lock()
+    served = {options.served_model_name: (_named(model, None, base, tokenizer, lock, options), tokenizer)}
+    for number, (name, path) in enumerate(adapters.items()):
+        own = load_tokenizer(path, trust_remote_code=trust) if (path / TOKENIZER).is_file() else tokenizer
+        config = GenerationConfig.from_pretrained(path) if (path / GENERATION_CONFIG).is_file() else None
+        served[name] = (_named(model, _module_name(number), base, own, lock, options, config), own)
     return served
 
 
-def _with_adapters(base: Any, adapters: dict[str, str]) -> Any:
-    if not adapters:
+def _named(
+    model: Any,
+    adapter: str | None,
+    base: Any,
+    tokenizer: Any,
+    lock: threading.Lock,
+    options: argparse.Namespace,
+    config: Any = None,
+) -> NamedModel:
+    """A served name; it stops at its generation config's tokens and at the end of a turn in its chat template."""
+    config = copy.deepcopy(base.generation_config) if config is None else config
+    config.eos_token_id = stop_token_ids(config, tokenizer) or None
+    return NamedModel(model, adapter, config, lock, options.max_model_len)
+
+
+def _with_adapters(base: Any, folders: list[Path]) -> Any:
+    if not folders:
         return base
     from peft import PeftModel
 
-    first, *others = adapters.values()
-    model = PeftModel.from_pretrained(base, first, adapter_name=_module_name(0))
-    for number, folder in enumerate(others, start=1):
-        model.load_adapter(folder, adapter_name=_module_name(number))
+    model = PeftModel.from_pretrained(base, str(folders[0]), adapter_name=_module_name(0))
+    for number, folder in enumerate(folders[1:], start=1):
+        model.load_adapter(str(folder), adapter_name=_module_name(number))
     return model.eval()
 
 
@@ -150,21 +168,6 @@ def _name_and_path(text: str) -> tuple[str, str]:
         return module["name"], module["path"]
     name, _, path = text.partition("=")
     return name, path
-
-
-def _tokenizer(folder: str, options: argparse.Namespace, template: str | None) -> Any:
-    source = folder if (Path(folder) / "tokenizer_config.json").exists() else options.model
-    tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=options.trust_remote_code)
-    if template is not None and source == options.model:
-        tokenizer.chat_template = template
-    return tokenizer
-
-
-def _generation_config(folder: str, base: Any) -> Any:
-    """Of the adapter's folder where it has one: its stop tokens belong to its training."""
-    if (Path(folder) / "generation_config.json").exists():
-        return GenerationConfig.from_pretrained(folder)
-    return base.generation_config
 
 
 def build_app(models: dict[str, tuple[NamedModel, Any]], api_key: str | None) -> FastAPI:
