@@ -18,7 +18,7 @@ from adaptft.plans import (
     SpeedEstimate,
 )
 from adaptft.policy import batching, kernels, schedules
-from adaptft.policy.devices import place
+from adaptft.policy.placement import place
 from adaptft.policy.memory import Workload, estimate_memory, fits
 from adaptft.policy.methods import choose_method
 from adaptft.policy.speed import estimate_speed
