@@ -123,7 +123,9 @@ def _match(form: Form, by_name: Mapping[str, str]) -> dict[str, str] | None:
 def _messages_name(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> str:
     """The family that the messages themselves belong to, whatever their column is called."""
     lists = (row.get(columns["messages"]) for row in rows)
-    keys = {key for messages in lists if isinstance(messages, list) for m in messages if isinstance(m, dict) for key in m}
+    keys = {
+        key for messages in lists if isinstance(messages, list) for m in messages if isinstance(m, dict) for key in m
+    }
     if {"from", "value"} <= keys:
         return "ShareGPT"
     return "ms-swift pairs" if {"human", "assistant"} <= keys else "OpenAI messages"

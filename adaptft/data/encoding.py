@@ -8,7 +8,9 @@ from typing import Any
 
 from adaptft.data.masking import MaskedText
 
-BOUNDARY_MOVED = "rows whose prompt tokenises otherwise when an answer follows it (this tokenizer joins across the seam)"
+BOUNDARY_MOVED = (
+    "rows whose prompt tokenises otherwise when an answer follows it (this tokenizer joins across the seam)"
+)
 _SEAM = "\nHello"
 
 
@@ -85,8 +87,11 @@ class Encoder:
         return Tokens(ids, trained, notes)
 
     def text(self, text: str) -> Tokens:
-        """Ids of plain text, with the tokens that the tokenizer puts around it and the end-of-text token; all trained."""
-        ids = list(self.tokenizer.encode(text, add_special_tokens=True))
+        """Ids of plain text, all trained, with what the tokenizer puts around it and the end-of-text token."""
+        if self.backend is None:
+            ids = list(self.tokenizer.encode(text, add_special_tokens=True))
+        else:
+            ids = self.backend.encode(text, add_special_tokens=True).ids
         if self.eos_id is not None and (not ids or ids[-1] != self.eos_id):
             ids.append(self.eos_id)
         return Tokens(ids, [True] * len(ids))

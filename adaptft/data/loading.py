@@ -17,7 +17,7 @@ from adaptft.data.settings import DataSettings, TokenizedData
 from adaptft.data.sources import Source, resolve
 from adaptft.data.tables import TOKENS, TableWriter, table_writer
 from adaptft.data.templates import ChatTemplate
-from adaptft.data.tokenising import Chunk, ChunkTokens, RowTokenizer, chunks, default_num_proc, tokenise_chunks
+from adaptft.data.tokenising import ChunkTokens, RowTokenizer, chunks, default_num_proc, tokenise_chunks
 from adaptft.facts import DatasetShape
 
 Progress = Callable[[int, int], None]

@@ -48,7 +48,7 @@ class Tags:
         return found
 
 
-def read_messages(value: Any, tags: Tags = Tags(), *, what: str = "messages") -> list[Turn]:  # noqa: B008
+def read_messages(value: Any, tags: Tags = Tags(), *, what: str = "messages") -> list[Turn]:
     """A list of messages (or its JSON text) as turns; calls that follow each other become one turn.
 
     Raises:
@@ -87,7 +87,9 @@ def _read_message(message: Any, tags: Tags) -> list[Turn]:
 def _read_other(role: Role, message: dict[str, Any], content: Any) -> Turn:
     text = as_content(content, "tool message") if role == "tool" else as_text(content, f"{role} message")
     call_id = message.get("tool_call_id")
-    return Turn(role=role, content=text, name=_name(message), tool_call_id=call_id if isinstance(call_id, str) else None)
+    return Turn(
+        role=role, content=text, name=_name(message), tool_call_id=call_id if isinstance(call_id, str) else None
+    )
 
 
 def _read_answer(message: dict[str, Any], content: Any) -> Turn:
@@ -157,7 +159,8 @@ def _read_call(call: Any) -> ToolCall:
             raise BadRow("tool call that is not JSON") from None
     if not isinstance(call, dict):
         raise BadRow("tool call that is not an object")
-    function = call.get("function") if isinstance(call.get("function"), dict) else call
+    inner = call.get("function")
+    function = inner if isinstance(inner, dict) else call
     name = function.get("name")
     if not isinstance(name, str) or not name.strip():
         raise BadRow("tool call without a name")
@@ -182,8 +185,8 @@ def read_tools(value: Any) -> tuple[dict[str, Any], ...]:
             tool = next(iter(as_list(tool, "tools")), None)
         if not isinstance(tool, dict):
             raise BadRow("tools are not a list of objects")
-        wrapped = tool if isinstance(tool.get("function"), dict) else {"type": "function", "function": tool}
+        wrapped: dict[str, Any] = tool if isinstance(tool.get("function"), dict) else {"function": tool}
         if not isinstance(wrapped["function"].get("name"), str):
             raise BadRow("tool without a name")
-        tools.append({"type": "function", **wrapped} if "type" not in wrapped else wrapped)
+        tools.append(wrapped if "type" in wrapped else {"type": "function", **wrapped})
     return tuple(tools)

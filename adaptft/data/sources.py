@@ -1,4 +1,4 @@
-"""What the user named as data, resolved to files and hub tables: ``path``, ``id:subset#500``, ``hf::id``, ``ms::id``."""
+"""Names of data resolved to files and hub tables: ``path``, ``id:subset#500``, ``hf::id``, ``ms::id``."""
 
 from __future__ import annotations
 
@@ -93,8 +93,9 @@ def _file(path: Path, limit: int | None, entry: Registered | None) -> Source:
         raise DataError(f"{path} is not a file.", fix="Name a data file, a folder of them, or a hub id.")
     if bare_suffix(path) not in SUFFIXES:
         raise DataError(
-            f"{path} is of no known data format.", fix=f"Known: {' '.join(SUFFIXES)}, and {'/'.join(COMPRESSIONS)} of them."
-        )  # fmt: skip
+            f"{path} is of no known data format.",
+            fix=f"Known: {' '.join(SUFFIXES)}, also compressed ({' '.join(COMPRESSIONS)}).",
+        )
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty.", fix="Write one row a line into it, or name another file.")
     if entry is None:

@@ -32,10 +32,11 @@ class TableWriter:
         if len(lengths) == 0:
             return
         offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))).astype(np.int32)
+        kinds = {field.name: field.type.value_type for field in self.schema}
         arrays = [
-            pa.ListArray.from_arrays(pa.array(offsets), pa.array(columns[name]).cast(self.schema.field(name).type.value_type))
-            for name in self.schema.names
-        ]  # fmt: skip
+            pa.ListArray.from_arrays(pa.array(offsets), pa.array(columns[name]).cast(kind))
+            for name, kind in kinds.items()
+        ]
         self.writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
 
 
@@ -60,7 +61,8 @@ def row_lengths(rows: datasets.Dataset) -> NDArray[np.int64]:
     values = np.asarray(lengths.to_numpy(), dtype=np.int64)
     if rows._indices is None:
         return values
-    return values[rows._indices.column(0).to_numpy()]
+    order: NDArray[np.int64] = rows._indices.column(0).to_numpy()
+    return values[order]
 
 
 def trained_counts(rows: datasets.Dataset, *, batch_rows: int = 8192) -> NDArray[np.int64]:

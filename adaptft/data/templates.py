@@ -38,8 +38,8 @@ class ChatTemplate:
         if not getattr(tokenizer, "chat_template", None):
             raise DataError(
                 "The rows are conversations, and the model has no chat template to write them with.",
-                fix='Take an instruct model, put a chat_template.jinja into the model\'s folder, or use {"text": ...} rows.',
-            )  # fmt: skip
+                fix='Take an instruct model, put chat_template.jinja into its folder, or use rows of {"text": ...}.',
+            )
         self.tokenizer = tokenizer
 
     def render(self, messages: list[Message], tools: list[Message] | None = None, *, prompt: bool = False) -> str:

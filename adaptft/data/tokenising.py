@@ -66,6 +66,7 @@ class RowTokenizer:
 
     @cached_property
     def template(self) -> ChatTemplate:
+        """The model's chat template; not asked for by plain text."""
         return ChatTemplate(self.encoder.tokenizer)
 
     def tokens(self, chunk: Chunk) -> ChunkTokens:
