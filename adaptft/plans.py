@@ -310,7 +310,20 @@ class ServePlan:
     gpu_memory_utilization: float | None = None
     adapters: dict[str, str] = field(default_factory=dict)
     max_lora_rank: int | None = None
+    max_loras: int = 0
+    """Adapters that one batch may mix; the slots are allocated at ``max_lora_rank``."""
     kv_cache_bytes_per_token: int = 0
+    """On one device."""
+    kv_cache_bytes: int = 0
+    """Memory left for the KV cache on one device."""
+    gpu_indices: tuple[int, ...] = ()
+    cpu_threads: int | None = None
+    max_num_seqs: int | None = None
+    generation_config: str | None = None
+    """Folder whose generation_config.json holds all stop tokens; None: the model's own."""
+    chat_template: str | None = None
+    """Template file that replaces the model's own."""
+    engine_version: str | None = None
     reasons: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 

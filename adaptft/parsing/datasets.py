@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from adaptft.parsing.given import Given
 from adaptft.parsing.lists import read_list
 from adaptft.parsing.nearest import did_you_mean
-
-INFO_FILE = "dataset_info.json"
 
 # keys of an Axolotl entry that adaptft finds out by itself from the columns
 _FOUND_OUT = frozenset(
@@ -53,44 +50,20 @@ def _sources(entry: dict[str, Any], given: Given) -> list[str]:
 
 
 def in_directory(given: Given, directory: Given) -> Given:
-    """Names looked up in LLaMA-Factory's ``dataset_dir``: by its dataset_info.json, else as files in it.
+    """Names below LLaMA-Factory's ``dataset_dir``; reading the data then finds them in its dataset_info.json.
 
     Raises:
-        RequestError: no such folder, an unreadable dataset_info.json, or a name that is not there.
+        RequestError: no such folder.
     """
     folder = Path(directory.text).expanduser()
     if not folder.is_dir():
         raise directory.wrong("is not a folder", fix="Leave dataset_dir out, and name files in dataset.")
-    info = _read_info(folder, directory)
-    return given.with_raw([_look_up(name, folder, info, given) for name in read_list("dataset", given)])
+    names = read_list("dataset", given)
+    return given.with_raw([name if "::" in name or _exists(name) else str(folder / name) for name in names])
 
 
-def _read_info(folder: Path, directory: Given) -> dict[str, Any]:
-    path = folder / INFO_FILE
-    if not path.exists():
-        return {}
-    try:
-        info = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as cause:
-        raise directory.wrong(f"has a {INFO_FILE} that is not JSON", fix=f"Mend or delete {path}.") from cause
-    return info if isinstance(info, dict) else {}
-
-
-def _look_up(name: str, folder: Path, info: dict[str, Any], given: Given) -> str:
-    entry = info.get(name)
-    if isinstance(entry, dict):
-        if "file_name" in entry:
-            return str(folder / entry["file_name"])
-        for key, prefix in (("hf_hub_url", "hf::"), ("ms_hub_url", "ms::")):
-            if key in entry:
-                return f"{prefix}{entry[key]}" + (f":{entry['subset']}" if entry.get("subset") else "")
-        raise given.wrong(f"names {name}, which is neither a file nor on a hub", fix="Name files in dataset.")
-    for candidate in (folder / name, Path(name).expanduser()):
-        if candidate.exists():
-            return str(candidate)
-    raise given.wrong(
-        f"names {name}, which is not in {folder}", fix=did_you_mean(name, info, "Name files in dataset instead.")
-    )
+def _exists(name: str) -> bool:
+    return Path(name.split("#")[0]).expanduser().exists()
 
 
 def limit_rows(given: Given, limit: Given) -> Given:

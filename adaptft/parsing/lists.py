@@ -41,7 +41,7 @@ def _elements(given: Given) -> Iterable[str]:
     elements = raw if isinstance(raw, (list, tuple)) else [raw]
     for element in elements:
         inner = _unwrap(element.strip()) if isinstance(element, str) else element
-        for part in inner if isinstance(inner, list) else [inner]:
+        for part in inner if isinstance(inner, list) and isinstance(element, str) else [inner]:
             if isinstance(part, (dict, list, bool)) or part is None:
                 raise given.wrong("is not a list of words", fix="Write [a, b], or a,b.")
             yield str(part).strip()

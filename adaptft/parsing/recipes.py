@@ -80,7 +80,7 @@ def _load(text: str, path: Path) -> tuple[yaml.MappingNode | None, dict[Any, Any
         values = read_flow(text)
     except yaml.YAMLError as cause:
         raise RequestError(f"The recipe {path} cannot be read: {_explain(cause)}.", fix=_FIX) from cause
-    if node is None:
+    if node is None or values is None:
         return None, {}
     if not isinstance(node, yaml.MappingNode):
         raise RequestError(f"The recipe {path} is not a list of keys and values.", fix=_FIX)
