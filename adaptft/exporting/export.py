@@ -19,11 +19,11 @@ from adaptft import __version__
 from adaptft.artifacts import Artifact, write_artifact
 from adaptft.errors import ExportError, ModelError
 from adaptft.evaluation import score, score_folder
+from adaptft.evaluation.quiet import printing_to
 from adaptft.exporting.cards import write_card
 from adaptft.exporting.checking import FileCount, check_count, check_loss, count_files
 from adaptft.exporting.compressing import compress
 from adaptft.exporting.merging import load_merged, torch_dtype
-from adaptft.exporting.quiet import printing_to
 from adaptft.exporting.rows import ExportRows, read_rows
 from adaptft.exporting.sources import ExportSource
 from adaptft.models import load_tokenizer, save_companions
