@@ -277,6 +277,8 @@ class ExportPlan:
     saved_dtype: Dtype
     """Type of everything that is not compressed, on disk."""
     group_size: int | None
+    symmetric: bool
+    """False where each group of weights has a zero point beside its scale."""
     ignored_modules: tuple[str, ...]
     num_compressed_modules: int
     """Linear layers that the model's shape says will be compressed; the report counts what was."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,6 +14,8 @@ class RejectedRows:
     count: int
     source: str
     first_lines: tuple[int, ...]
+    unit: Literal["line", "row"] = "row"
+    """What the numbers count: lines of the file, or rows where these are not lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,8 @@ class DataReport:
     rejected: tuple[RejectedRows, ...] = ()
     warnings: tuple[str, ...] = ()
     from_cache: bool = False
+    in_the_loss: str = "the answers"
+    """Which text is trained, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

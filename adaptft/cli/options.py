@@ -28,6 +28,14 @@ class ExampleCommand(click.Command):
         super().__init__(*args, **kwargs)
         self.example = example
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; an error then knows the command that it belongs to."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
+
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """What it does, an example, then usage and options."""
         formatter.write_text(inspect.cleandoc(self.help or ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from datasets import Dataset
 
 from adaptft import data
 from adaptft.errors import DataError, ModelError
+from adaptft.evaluation.quiet import printing_to
 from adaptft.evaluation.scoring import Score, score
 from adaptft.evaluation.subjects import Subject, find_subjects, recorded_system
 from adaptft.facts import Machine
@@ -39,22 +41,35 @@ def evaluate(request: EvalRequest, machine: Machine, *, progress: Progress = lam
     device = choose_device(machine, request.device).value
     dtype = inference_dtype(machine, device).value
     subjects = find_subjects(request)
-    tokenizer = load_tokenizer(subjects[0].path)
+    tokenizer = load_tokenizer(subjects[0].path, trust_remote_code=request.trust_remote_code)
     _check_tokenizers(subjects, tokenizer)
     progress("reading the rows")
     rows, report, notes = _rows(request, subjects, tokenizer)
     scores = []
     for subject in subjects:
         progress(f"scoring {subject.name} on {len(rows)} rows ({device}, {dtype})")
-        scores.append(_score(subject, rows, request.per_device_eval_batch_size, device, dtype))
+        scores.append(_score(subject, rows, request, device, dtype))
     return EvalReport(dataset=_sources(request), scores=tuple(scores), data=report, notes=notes)
 
 
 def score_folder(
-    path: Path, adapters: Path | None, rows: Dataset, *, device: Device, dtype: Dtype, batch_size: int | None = None
+    path: Path,
+    adapters: Path | None,
+    rows: Dataset,
+    *,
+    device: Device,
+    dtype: Dtype,
+    batch_size: int | None = None,
+    trust_remote_code: bool = False,
 ) -> Score:
-    """Load the model in ``path``, score it on ``rows`` and free its memory."""
-    model, _ = load_for_inference(path, adapters=adapters, device=device, dtype=dtype)
+    """Load the model in ``path``, score it on ``rows`` and free its memory.
+
+    Raises:
+        ModelError: it does not load.
+    """
+    model, _ = load_for_inference(
+        path, adapters=adapters, device=device, dtype=dtype, trust_remote_code=trust_remote_code
+    )
     try:
         return score(model, rows, batch_size=batch_size)
     finally:
@@ -64,11 +79,13 @@ def score_folder(
             torch.cuda.empty_cache()
 
 
-def _score(subject: Subject, rows: Dataset, batch_size: int | None, device: Device, dtype: Dtype) -> ModelScore:
+def _score(subject: Subject, rows: Dataset, request: EvalRequest, device: Device, dtype: Dtype) -> ModelScore:
     start = time.perf_counter()
-    result = score_folder(
-        subject.path, subject.adapters, rows, device=device, dtype=dtype, batch_size=batch_size
-    )
+    with tempfile.TemporaryDirectory() as folder, printing_to(Path(folder) / "loading.log"):
+        result = score_folder(
+            subject.path, subject.adapters, rows, device=device, dtype=dtype,
+            batch_size=request.per_device_eval_batch_size, trust_remote_code=request.trust_remote_code,
+        )  # fmt: skip
     return ModelScore(
         name=subject.name,
         path=str(subject.shown_path),
@@ -80,9 +97,7 @@ def _score(subject: Subject, rows: Dataset, batch_size: int | None, device: Devi
     )
 
 
-def _rows(
-    request: EvalRequest, subjects: tuple[Subject, ...], tokenizer: Any
-) -> tuple[Dataset, Any, tuple[str, ...]]:
+def _rows(request: EvalRequest, subjects: tuple[Subject, ...], tokenizer: Any) -> tuple[Dataset, Any, tuple[str, ...]]:
     """The rows, the data's report, and notes on what was left out or filled in."""
     notes = []
     system = request.system

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,13 +11,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from adaptft.errors import DataError
+from adaptft.units import MiB
 
-_LOGIT_BYTES = 256 * 2**20
-"""Memory of one chunk of fp32 logits: 442 tokens of a vocabulary of 151,936."""
+LOGIT_BYTES = 256 * MiB
+"""Memory of one chunk of fp32 logits: 441 tokens of a vocabulary of 152,064."""
 _BATCH_TOKENS = {"cuda": 16384, "cpu": 2048}
 """Tokens (padding counted) a batch holds at most; a longer row is a batch of its own."""
-_UNUSUAL_HEADS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
-"""Config keys of models that change the logits after the head (Gemma, Granite, Cohere)."""
+_AFTER_THE_HEAD: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "final_logit_softcapping": lambda logits, cap: torch.tanh(logits / cap) * cap,
+    "logits_scaling": lambda logits, scale: logits / scale,
+    "logit_scale": lambda logits, scale: logits * scale,
+}
+"""Config fields by which Gemma, Granite and Cohere change the logits (transformers 5.17, their modelling files)."""
 
 
 class Score(NamedTuple):
@@ -33,14 +38,23 @@ class Score(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """Rows padded on the right: ``input_ids`` and ``attention_mask`` [B, T]; ``targets`` [B, T], -100 where untrained."""
+    """Rows padded on the right, all [B, T]; ``targets`` are the next tokens, -100 where untrained."""
 
     input_ids: Tensor
     attention_mask: Tensor
     targets: Tensor
 
+    def to(self, device: torch.device) -> _Batch:
+        return _Batch(*(part.to(device) for part in self))
 
-def score(model: nn.Module, rows: Sequence[dict[str, Any]], *, batch_size: int | None = None) -> Score:
+
+def score(
+    model: nn.Module,
+    rows: Sequence[dict[str, Any]],
+    *,
+    batch_size: int | None = None,
+    logit_bytes: int = LOGIT_BYTES,
+) -> Score:
     """Loss of ``model``, where it stands, on ``rows``: each with ``input_ids`` and a ``trained`` flag a token.
 
     Every trained token weighs the same, whatever row it is in. The first token of a row is never a
@@ -48,6 +62,7 @@ def score(model: nn.Module, rows: Sequence[dict[str, Any]], *, batch_size: int |
 
     Args:
         batch_size: rows at a time at most; None lets the number of tokens decide.
+        logit_bytes: memory that the logits may take at a time.
 
     Raises:
         DataError: no row has a trained token.
@@ -59,7 +74,7 @@ def score(model: nn.Module, rows: Sequence[dict[str, Any]], *, batch_size: int |
     try:
         with torch.no_grad():
             for batch in _batches(rows, batch_size, _BATCH_TOKENS.get(device.type, 2048)):
-                losses, num_tokens = _batch_loss(model, _Batch(*(part.to(device) for part in batch)))
+                losses, num_tokens = _batch_loss(model, batch.to(device), logit_bytes)
                 total += losses
                 count += num_tokens
     finally:
@@ -100,32 +115,38 @@ def _pad(rows: list[dict[str, Any]]) -> _Batch:
     return batch
 
 
-def _batch_loss(model: nn.Module, batch: _Batch) -> tuple[float, int]:
+def _batch_loss(model: nn.Module, batch: _Batch, logit_bytes: int) -> tuple[float, int]:
     """Sum of the losses of the batch's targets, and how many there are."""
     is_target = batch.targets != -100
     targets = batch.targets[is_target]
     if not len(targets):
         return 0.0, 0
-    if _has_unusual_head(model):
-        output = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False)
-        return _sum_of_losses(output.logits[is_target].float(), targets), len(targets)
-    causal_lm: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
-    body = causal_lm.get_decoder()
-    head = causal_lm.get_output_embeddings()
-    output = body(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False)
-    hidden = output.last_hidden_state[is_target]
-    chunk = max(1, _LOGIT_BYTES // (4 * causal_lm.config.get_text_config().vocab_size))
-    losses = sum(
-        _sum_of_losses(head(part).float(), wanted)
-        for part, wanted in zip(hidden.split(chunk), targets.split(chunk), strict=True)
-    )
+    hidden, head, config = _hidden_states(model, batch)
+    hidden = hidden[is_target]
+    chunk = max(1, logit_bytes // (4 * config.vocab_size))
+    losses = 0.0
+    for start in range(0, len(targets), chunk):
+        part = slice(start, start + chunk)
+        logits = head(hidden[part]).float()
+        for field, change in _AFTER_THE_HEAD.items():
+            if (value := getattr(config, field, None)) is not None:
+                logits = change(logits, value)
+        losses += functional.cross_entropy(logits, targets[part], reduction="none").double().sum().item()
     return losses, len(targets)
 
 
-def _has_unusual_head(model: nn.Module) -> bool:
-    config: Any = model.config
-    return any(getattr(config.get_text_config(), key, None) for key in _UNUSUAL_HEADS)
+def _hidden_states(model: nn.Module, batch: _Batch) -> tuple[Tensor, Any, Any]:
+    """What the head sees [B, T, H], the head, and the config of the language model.
 
-
-def _sum_of_losses(logits: Tensor, targets: Tensor) -> float:
-    return functional.cross_entropy(logits, targets, reduction="none").double().sum().item()
+    The whole model is called, for the sake of hooks on it (compressed checkpoints are widened by one), and
+    asked for the logits of one position.
+    """
+    whole: Any = model
+    causal_lm = whole.get_base_model() if hasattr(whole, "get_base_model") else whole
+    seen: list[Tensor] = []
+    hook = causal_lm.get_decoder().register_forward_hook(lambda _, __, output: seen.append(output.last_hidden_state))
+    try:
+        whole(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False, logits_to_keep=1)
+    finally:
+        hook.remove()
+    return seen[0], causal_lm.get_output_embeddings(), causal_lm.config.get_text_config()

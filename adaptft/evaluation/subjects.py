@@ -7,7 +7,7 @@ from pathlib import Path
 
 from adaptft.artifacts import is_adapter, read_artifact
 from adaptft.errors import ModelError
-from adaptft.models import locate
+from adaptft.models import LocalModel, locate
 from adaptft.models.bases import locate_base
 from adaptft.requests import EvalRequest
 
@@ -41,11 +41,11 @@ def find_subjects(request: EvalRequest) -> tuple[Subject, ...]:
         base = locate_base(Path(model), hub=request.hub, trust_remote_code=request.trust_remote_code)
         name = base.name
     else:
-        base = locate(model, hub=request.hub, trust_remote_code=request.trust_remote_code)
+        base = _locate(model, request)
         name = model
     subjects = [Subject(name=name, path=base.path)]
     subjects += [_adapter(folder, base.path, request) for folder in adapters]
-    subjects += [_export(folder) for folder in request.exports]
+    subjects += [_export(folder, request) for folder in request.exports]
     return tuple({subject.shown_path.resolve(): subject for subject in subjects}.values())
 
 
@@ -67,8 +67,12 @@ def _adapter(folder: str, base: Path, request: EvalRequest) -> Subject:
     return Subject(name=folder, path=base, adapters=path)
 
 
-def _export(folder: str) -> Subject:
+def _export(folder: str, request: EvalRequest) -> Subject:
     path = Path(folder)
     if is_adapter(path):
         raise ModelError(f"{folder} holds an adapter, not an export.", fix=f"Use --adapters {folder}.")
-    return Subject(name=folder, path=locate(folder).path)
+    return Subject(name=folder, path=_locate(folder, request).path)
+
+
+def _locate(model: str, request: EvalRequest) -> LocalModel:
+    return locate(model, hub=request.hub, trust_remote_code=request.trust_remote_code, allow_quantized=True)

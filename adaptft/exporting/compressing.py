@@ -11,14 +11,12 @@ from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from adaptft.optional import require
+from adaptft.facts import ModelShape
 from adaptft.plans import ExportPlan
 from adaptft.requests import ExportFormat
 
 
-def compress(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, plan: ExportPlan, rows: Dataset | None
-) -> int:
+def compress(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, plan: ExportPlan, rows: Dataset | None) -> int:
     """Compress ``model`` in place as ``plan`` says.
 
     Args:
@@ -27,11 +25,7 @@ def compress(
 
     Returns:
         The number of linear layers of the model, compressed or not, experts counted one by one.
-
-    Raises:
-        MissingPackage: llm-compressor is not installed.
     """
-    require("llmcompressor", purpose=f"export to {plan.format}")
     from llmcompressor import oneshot
 
     data: dict[str, Any] = {}
@@ -62,26 +56,44 @@ def _awq(plan: ExportPlan) -> list[Any]:
     from llmcompressor.modifiers.quantization import QuantizationModifier
     from llmcompressor.modifiers.transform.awq import AWQModifier
 
-    groups = _four_bit(plan, symmetric=False)
+    groups = _four_bit(plan)
     return [
-        AWQModifier(duo_scaling="both"),
+        AWQModifier(duo_scaling="both", mappings=_awq_mappings(plan.model)),
         QuantizationModifier(config_groups=groups, ignore=list(plan.ignored_modules)),
+    ]
+
+
+def _awq_mappings(model: ModelShape) -> list[Any] | None:
+    """Which layer's scales go into which; None takes llm-compressor's own table.
+
+    Its row for mixtures of experts (0.14) divides the norm before the MLP for the router and the routed
+    experts alone: a shared expert would then see other numbers, and dense layers in between stop it. For
+    those models the norm is left alone.
+    """
+    if model.moe is None or (len(model.moe.layers) == model.num_layers and not model.moe.shared_intermediate_size):
+        return None
+    from llmcompressor.modifiers.transform.awq import AWQMapping
+
+    return [
+        AWQMapping("re:.*input_layernorm$", ["re:.*q_proj$", "re:.*k_proj$", "re:.*v_proj$"]),
+        AWQMapping("re:.*v_proj$", ["re:.*o_proj$"]),
+        AWQMapping("re:.*up_proj$", ["re:.*down_proj$"]),
     ]
 
 
 def _gptq(plan: ExportPlan) -> list[Any]:
     from llmcompressor.modifiers.gptq import GPTQModifier
 
-    return [GPTQModifier(config_groups=_four_bit(plan, symmetric=True), ignore=list(plan.ignored_modules))]
+    return [GPTQModifier(config_groups=_four_bit(plan), ignore=list(plan.ignored_modules))]
 
 
-def _four_bit(plan: ExportPlan, *, symmetric: bool) -> dict[str, Any]:
+def _four_bit(plan: ExportPlan) -> dict[str, Any]:
     weights = {
         "num_bits": 4,
         "type": "int",
         "strategy": "group",
         "group_size": plan.group_size,
-        "symmetric": symmetric,
+        "symmetric": plan.symmetric,
     }
     return {"group_0": {"targets": ["Linear"], "weights": weights}}
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from peft import PeftModel
-from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from adaptft.errors import ExportError
 from adaptft.plans import Dtype
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 _TORCH_DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -34,6 +35,8 @@ def load_merged(base: Path, adapters: Path | None, *, dtype: Dtype, trust_remote
     )
     if adapters is None:
         return model  # type: ignore[no-any-return]
+    from peft import PeftModel
+
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message="Found missing adapter keys")
@@ -52,6 +55,8 @@ def merge(adapted: PeftModel) -> PreTrainedModel:
     Modules saved whole (``modules_to_save``) take the place of the base's. Each layer is widened to
     fp32 for the sum and rounded once, to its own type.
     """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
     with torch.no_grad():
         for module in adapted.modules():
             if isinstance(module, BaseTunerLayer):

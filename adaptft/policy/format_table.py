@@ -25,7 +25,9 @@ class FormatFacts:
     channel_bits: int = 0
     """Bits a row (output channel) adds: the scale of per-channel formats."""
     group_bits: int = 0
-    """Bits a group of weights adds: its scale, and its zero point where the format is asymmetric."""
+    """Bits a group of weights adds: its scale."""
+    zero_point_bits: int = 0
+    """Bits of a group's zero point; 0 where the format is symmetric."""
     activation_bits: int = 16
     needs_calibration: bool = False
     minimum: ComputeCapability | None = None
@@ -83,7 +85,8 @@ FORMATS: dict[ExportFormat, FormatFacts] = {
     "awq": FormatFacts(
         title="AWQ: 4-bit weights with zero points (W4A16)",
         weight_bits=4,
-        group_bits=16 + 4,
+        group_bits=16,
+        zero_point_bits=4,
         needs_calibration=True,
         minimum=(7, 5),
         kernels="Machete (Hopper), Marlin, Exllama, Triton",
@@ -101,6 +104,3 @@ FORMATS: dict[ExportFormat, FormatFacts] = {
         expected_loss_rise=0.4,
     ),
 }
-
-SYNONYMS: dict[str, ExportFormat] = {"autoawq": "awq", "fp8_dynamic": "fp8", "w8a8": "int8", "16bit": "merged"}
-"""Other names of a format. ``int4`` is none of them: it could be awq or gptq."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-
 from adaptft.errors import DoesNotFit, ExportError, OutputError
-from adaptft.facts import Gpu, LinearShape, Machine, ModelShape
+from adaptft.facts import Gpu, Machine, ModelShape
 from adaptft.plans import Decision, Dtype, ExportPlan
 from adaptft.policy.devices import Device, choose_device, gpu_has_bf16
 from adaptft.policy.format_table import FORMATS, FormatFacts
@@ -37,7 +36,8 @@ def plan_export(machine: Machine, model: ModelShape, request: ExportRequest) -> 
     device = _device(facts, machine, request)
     dtype = _compute_dtype(facts, machine, model, device.value)
     calibration = _calibration(facts, model, request, device.value)
-    size = exported_bytes(facts, model, chosen.compressed, chosen.group_size.value)
+    symmetric = _symmetric(facts, model)
+    size = exported_bytes(facts, model, chosen, symmetric=symmetric.value)
     _check_disk(machine, size)
     return ExportPlan(
         request=request,
@@ -47,6 +47,7 @@ def plan_export(machine: Machine, model: ModelShape, request: ExportRequest) -> 
         compute_dtype=dtype.value,
         saved_dtype=_saved_dtype(model),
         group_size=chosen.group_size.value,
+        symmetric=symmetric.value,
         ignored_modules=chosen.ignored_patterns if facts.is_compressed else (),
         num_compressed_modules=num_modules(chosen.compressed),
         num_calibration_rows=calibration.value[0],
@@ -54,19 +55,18 @@ def plan_export(machine: Machine, model: ModelShape, request: ExportRequest) -> 
         source_bytes=model.num_parameters * _BYTES[_saved_dtype(model)],
         predicted_bytes=size,
         servable_on=facts.servable_on,
-        reasons=_reasons(facts, model, chosen, device, dtype, calibration),
+        reasons=_reasons(facts, model, chosen, symmetric, device, dtype, calibration),
         warnings=(*_serving_warnings(facts, machine), *_shape_warnings(facts, chosen)),
     )
 
 
-def exported_bytes(
-    facts: FormatFacts, model: ModelShape, compressed: tuple[LinearShape, ...], group_size: int | None
-) -> int:
+def exported_bytes(facts: FormatFacts, model: ModelShape, chosen: Layout, *, symmetric: bool) -> int:
     """Size of the weights on disk: compressed layers with their scales, everything else in 16 bit."""
-    weights = sum(linear.num_weights for linear in compressed)
-    channels = sum(linear.out_features * linear.count for linear in compressed)
-    groups = weights // group_size if group_size else 0
-    bits = weights * facts.weight_bits + channels * facts.channel_bits + groups * facts.group_bits
+    weights = sum(linear.num_weights for linear in chosen.compressed)
+    channels = sum(linear.out_features * linear.count for linear in chosen.compressed)
+    groups = weights // chosen.group_size.value if chosen.group_size.value else 0
+    group_bits = facts.group_bits + (0 if symmetric else facts.zero_point_bits)
+    bits = weights * facts.weight_bits + channels * facts.channel_bits + groups * group_bits
     return bits // 8 + (model.num_parameters - weights) * 2
 
 
@@ -101,7 +101,9 @@ def _compute_dtype(facts: FormatFacts, machine: Machine, model: ModelShape, devi
     if device == "cpu":
         return _fitting(machine, model, ("fp32", "bf16"), "fp32 on the CPU: many CPUs only emulate bf16")
     if all(gpu_has_bf16(gpu) for gpu in machine.gpus):
-        return _fitting(machine, model, ("bf16",), "the GPU has bf16; weights wait in host memory, a layer at a time moves")
+        return _fitting(
+            machine, model, ("bf16",), "the GPU has bf16; weights wait in host memory, a layer at a time moves"
+        )
     return _fitting(machine, model, ("fp32", "fp16"), "the GPU lacks bf16, and a layer at a time fits in fp32")
 
 
@@ -141,6 +143,14 @@ def _calibration(
     return Decision((request.quant_n_samples or rows, request.max_length or length), "as asked for", "user")
 
 
+def _symmetric(facts: FormatFacts, model: ModelShape) -> Decision[bool]:
+    if not facts.zero_point_bits:
+        return Decision(True, "the format has no zero points")
+    if model.moe is not None:
+        return Decision(True, "without zero points: transformers 5.17 cannot load those of routed experts")
+    return Decision(False, "with zero points")
+
+
 def _check_disk(machine: Machine, size: int) -> None:
     if machine.disk is not None and size > machine.disk.free_bytes:
         raise OutputError(
@@ -154,6 +164,7 @@ def _reasons(
     facts: FormatFacts,
     model: ModelShape,
     chosen: Layout,
+    symmetric: Decision[bool],
     device: Decision[Device],
     dtype: Decision[Dtype],
     calibration: Decision[tuple[int, int]],
@@ -164,10 +175,13 @@ def _reasons(
         "device": device.reason,
         "compute_dtype": dtype.reason,
         "group_size": chosen.group_size.reason,
+        "symmetric": symmetric.reason,
         "calibration": calibration.reason,
     }
     if facts.is_compressed:
-        reasons["ignored_modules"] = "the head, routers and one-output gates stay in 16 bit: small, and all depends on them"
+        reasons["ignored_modules"] = (
+            "the head, routers and one-output gates stay in 16 bit: small, and all depends on them"
+        )
     if facts.is_compressed and model.moe is not None:
         reasons["experts"] = (
             f"the {model.moe.num_experts} experts of a layer are compressed one by one: llm-compressor takes the fused "

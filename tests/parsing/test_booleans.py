@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support import from_options, from_yaml
+from reading_requests import from_options, from_yaml
 
 from adaptft.errors import RequestError
 from adaptft.parsing import parse_request

@@ -1,7 +1,7 @@
 """Keys of ms-swift, LLaMA-Factory, Axolotl and TRL."""
 
 import pytest
-from support import from_options, from_yaml
+from reading_requests import from_options, from_yaml
 
 from adaptft.errors import RequestError
 from adaptft.parsing import known_keys, parse_request

@@ -1,7 +1,7 @@
 """Lists in every form in which people write them."""
 
 import pytest
-from support import from_options, from_yaml
+from reading_requests import from_options, from_yaml
 
 from adaptft.errors import RequestError
 from adaptft.parsing.fields import option_fields

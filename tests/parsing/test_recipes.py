@@ -1,7 +1,7 @@
 """Recipes that are not one, and what YAML does to values."""
 
 import pytest
-from support import from_yaml
+from reading_requests import from_yaml
 
 from adaptft.errors import RequestError
 from adaptft.parsing import parse_request

@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import from_options, from_yaml
+from reading_requests import from_options, from_yaml
 
 from adaptft.errors import RequestError
 from adaptft.parsing.fields import option_fields
