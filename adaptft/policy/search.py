@@ -18,9 +18,9 @@ from adaptft.plans import (
     SpeedEstimate,
 )
 from adaptft.policy import batching, kernels, schedules
-from adaptft.policy.placement import place
 from adaptft.policy.memory import Workload, estimate_memory, fits
 from adaptft.policy.methods import choose_method
+from adaptft.policy.placement import place
 from adaptft.policy.speed import estimate_speed
 from adaptft.policy.targets import Targets
 from adaptft.requests import TrainRequest, TrainType
