@@ -236,3 +236,53 @@ class DatasetShape:
     def mean_row_tokens(self) -> float:
         """Mean length of a row in tokens."""
         return self.num_tokens / max(self.num_rows, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingEngine:
+    """A serving engine as it is installed: which build, under which interpreter."""
+
+    backend: Literal["vllm", "transformers"]
+    package: str
+    version: str
+    python: str
+    device: Literal["cuda", "cpu", "any"]
+    """What the build computes on: vLLM has one build for CUDA and one for the CPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterShape:
+    """A LoRA adapter folder as a server sees it; no weights are read.
+
+    ``max_rank`` is the largest rank of any layer (``r`` and ``rank_pattern``), ``layer_shapes`` maps a
+    linear layer's last name to its ``(in_features, out_features)``, and ``special_features`` names what
+    goes beyond plain LoRA matrices ("DoRA").
+    """
+
+    name: str
+    path: str
+    rank: int
+    max_rank: int
+    base_model: str | None = None
+    base_fingerprint: str | None = None
+    layer_shapes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    special_features: tuple[str, ...] = ()
+    eos_token_ids: tuple[int, ...] = ()
+    chat_template: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A model with its adapters, as a server finds them on disk.
+
+    ``file_bytes`` is the size of the weight files; ``generation_config`` a folder whose stop tokens replace the
+    model's own, ``chat_template`` a file that replaces the model's own.
+    """
+
+    model_path: str
+    name: str
+    adapters: tuple[AdapterShape, ...] = ()
+    file_bytes: int | None = None
+    generation_config: str | None = None
+    chat_template: str | None = None
+    notes: tuple[str, ...] = ()

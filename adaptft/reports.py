@@ -99,6 +99,7 @@ class EvalReport:
     dataset: tuple[str, ...]
     scores: tuple[ModelScore, ...]
     data: DataReport
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +111,7 @@ class ExportReport:
     num_quantized_modules: int
     num_linear_modules: int
     bits_per_weight: float
+    """Of the compressed layers, their scales and zero points counted."""
     source_bytes: int
     exported_bytes: int
     source_loss: float | None

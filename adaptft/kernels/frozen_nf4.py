@@ -87,7 +87,7 @@ class FrozenNf4Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(..., in_features) -> (..., out_features), in the type of ``x``."""
         scales = [getattr(self, f"scale_{number}") for number in range(self.num_scales)]
-        out = nf4_linear(x.reshape(-1, self.in_features), self.weight.data, scales, self.shape)
+        out: Tensor = nf4_linear(x.reshape(-1, self.in_features), self.weight.data, scales, self.shape)
         if self.bias is not None:
             out = out + self.bias.to(out.dtype)
         return out.view(*x.shape[:-1], self.out_features)

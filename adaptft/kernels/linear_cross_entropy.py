@@ -70,7 +70,7 @@ def _fused_on_gpu() -> Callable[..., tuple[Tensor, Tensor]]:
 
 def _loss_only(hidden: Tensor, weight: Tensor, labels: Tensor, chunk_tokens: int, softcap: float | None) -> Tensor:
     total = torch.zeros((), device=hidden.device, dtype=torch.float32)
-    for rows, targets in zip(hidden.split(chunk_tokens), labels.split(chunk_tokens), strict=True):
+    for rows, targets in zip(torch.split(hidden, chunk_tokens), torch.split(labels, chunk_tokens), strict=True):
         total += _chunk_loss(rows @ weight.t(), targets, softcap)
     return total
 
@@ -92,6 +92,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             torch.mm(gradient, head, out=hidden_gradient[part])
             if weight_gradient is not None:
                 weight_gradient.addmm_(gradient.t(), hidden[part])
+            del gradient  # before the next chunk of logits is made
         ctx.save_for_backward(hidden_gradient, weight_gradient)
         ctx.weight_dtype = weight.dtype
         return total

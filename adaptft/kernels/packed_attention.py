@@ -7,12 +7,17 @@ keyword names transformers uses for packed batches), and gets no mask at all.
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
 
 NAME = "adaptft_varlen"
+
+# torch 2.11 takes fewer key heads as they come; 2.12 and later want to be told.
+_ENABLE_GQA: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
 
 
 def varlen_attention(
@@ -45,8 +50,6 @@ def varlen_attention(
     """
     if dropout or softcap:
         raise NotImplementedError("the variable-length kernel has neither dropout nor soft-capping")
-    from torch.nn.attention.varlen import varlen_attn
-
     batch, heads, tokens, head_dim = query.shape
     q, k, v = (t.transpose(1, 2).reshape(batch * tokens, t.shape[1], head_dim) for t in (query, key, value))
     out: Any = varlen_attn(
@@ -59,7 +62,7 @@ def varlen_attention(
         max_length_q,
         scale=scaling,
         window_size=(-1 if sliding_window is None else sliding_window - 1, 0),
-        enable_gqa=key.shape[1] != heads,
+        **_ENABLE_GQA,
     )
     return out.view(batch, tokens, heads, head_dim), None
 

@@ -24,10 +24,13 @@ _TOKENIZER_FILES = (
     "chat_template.json",
 )
 _TOKENIZER_PATTERNS = ("*.tiktoken", "tokenization_*.py")
+_GENERATION = "generation_config.json"
 _FROM_CONFIG = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
-def save_companions(source: Path, target: Path, *, extra_eos: tuple[int, ...] | None = None) -> tuple[str, ...]:
+def save_companions(
+    source: Path, target: Path, *, extra_eos: tuple[int, ...] | None = None, base: Path | None = None
+) -> tuple[str, ...]:
     """Copy the tokenizer's files of the model in ``source`` to ``target`` and write a generation config.
 
     The files are copied, not saved anew: transformers 5 writes some in a form that servers on transformers 4
@@ -36,6 +39,7 @@ def save_companions(source: Path, target: Path, *, extra_eos: tuple[int, ...] | 
 
     Args:
         extra_eos: ids that end a turn; by default found by rendering the chat template.
+        base: the model to take the generation config of where ``source`` has none (an adapter of another program).
 
     Returns:
         What was changed and why, in words; empty where nothing was.
@@ -48,12 +52,12 @@ def save_companions(source: Path, target: Path, *, extra_eos: tuple[int, ...] | 
     _write_template(target)
     tokenizer = load_tokenizer(source)
     wanted = end_of_turn_ids(tokenizer) if extra_eos is None else extra_eos
-    settings = _generation_settings(source)
+    settings = _generation_settings(source if base is None or (source / _GENERATION).is_file() else base)
     stops = _as_list(settings.get("eos_token_id"))
     added = [index for index in wanted if index not in stops]
     if stops or added:
         settings["eos_token_id"] = stops + added if len(stops + added) > 1 else (stops + added)[0]
-    _write_json(target / "generation_config.json", settings)
+    _write_json(target / _GENERATION, settings)
     return tuple(
         f"added {index} {tokenizer.convert_ids_to_tokens(index)} to eos_token_id "
         "because the chat template ends turns with it"
@@ -75,7 +79,7 @@ def _write_template(folder: Path) -> None:
 
 def _generation_settings(source: Path) -> dict[str, Any]:
     """The source's generation config; where it has none, the token ids of its config.json."""
-    path = source / "generation_config.json"
+    path = source / _GENERATION
     if path.is_file():
         return dict(json.loads(path.read_text(encoding="utf-8")))
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))

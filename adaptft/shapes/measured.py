@@ -35,7 +35,7 @@ def measured_shape(fields: Fields, remote_code: Path | None) -> ModelShape:
         ModelError: transformers cannot build it from this config.
     """
     model, settings = _on_meta(fields, remote_code)
-    tied = bool(settings.get("tie_word_embeddings", True))
+    tied = _is_tied(model)
     moe = _moe(fields, model, settings)
     linears = _linears(model, tied, moe)
     total = sum({id(p): p.numel() for p in model.parameters()}.values())
@@ -86,6 +86,11 @@ def _on_meta(fields: Fields, remote_code: Path | None) -> tuple[nn.Module, dict[
         ) from cause
     model.tie_weights()  # type: ignore[operator]
     return model, config.to_dict()
+
+
+def _is_tied(model: Any) -> bool:
+    head = model.get_output_embeddings()
+    return head is not None and head.weight is model.get_input_embeddings().weight
 
 
 def _first(fields: Fields, settings: dict[str, Any], keys: tuple[str, ...]) -> int:
