@@ -12,9 +12,6 @@ from adaptft.requests import TrainRequest
 from adaptft.training.batches import Rows
 from adaptft.training.recovery import require_trained_tokens
 
-HELD_OUT_SHARE, MOST_HELD_OUT_ROWS = 0.05, 500
-"""Held out where nothing was said: a twentieth, but no more than evaluates in little time."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRows:
@@ -24,15 +21,6 @@ class TrainingRows:
     evaluation: Rows | None
     report: DataReport
     notes: tuple[str, ...]
-
-
-def held_out_share(request: TrainRequest, num_rows: int, *, evaluates: bool) -> float:
-    """Share of the training rows to hold out: as asked; none where other rows are given or nothing evaluates."""
-    if request.split_dataset_ratio is not None:
-        return request.split_dataset_ratio
-    if request.val_dataset or not evaluates:
-        return 0.0
-    return min(HELD_OUT_SHARE, MOST_HELD_OUT_ROWS / max(num_rows, 1))
 
 
 def prepare_rows(plan: TrainPlan, tokenizer: Any) -> TrainingRows:
@@ -45,9 +33,7 @@ def prepare_rows(plan: TrainPlan, tokenizer: Any) -> TrainingRows:
     request = plan.request
     sources = request.dataset or (str(data.builtin("train")),)
     tokenized = data.tokenize(settings(request, sources), tokenizer)
-    evaluates = plan.decisions.schedule.value.eval_steps > 0 or request.eval_strategy == "epoch"
-    ratio = held_out_share(request, len(tokenized.rows), evaluates=evaluates)
-    training, held_out = data.split(tokenized, ratio, request.seed)
+    training, held_out = data.split(tokenized, plan.decisions.schedule.value.held_out_ratio, request.seed)
     require_trained_tokens(training.shape.num_trained_tokens)
     if request.val_dataset:
         held_out = data.tokenize(settings(request, request.val_dataset), tokenizer)

@@ -13,7 +13,7 @@ from transformers import TrainerControl, TrainerState
 from adaptft.errors import TrainingError
 from adaptft.plans import Checkpointing, Placement, Precision
 from adaptft.reports import RunReport, StepMetrics
-from adaptft.training import metrics, numerics, recovery, rows
+from adaptft.training import metrics, numerics, recovery
 from adaptft.training.arguments import autocast_dtype, num_steps, training_arguments
 from adaptft.training.checkpointing import recomputing_layers
 from adaptft.training.progress import ProgressReport, numbers
@@ -121,22 +121,6 @@ def test_out_of_memory_tells_the_numbers_and_a_way_out_that_keeps_the_global_bat
 def test_rows_without_trained_tokens_are_refused():
     with pytest.raises(TrainingError, match="No token"):
         recovery.require_trained_tokens(0)
-
-
-@pytest.mark.parametrize(
-    ("request_", "num_rows", "evaluates", "share"),
-    [
-        ({}, 100, True, 0.05),
-        ({}, 100_000, True, 0.005),
-        ({}, 100, False, 0.0),
-        ({"split_dataset_ratio": 0.2}, 100, False, 0.2),
-        ({"split_dataset_ratio": 0.0}, 100, True, 0.0),
-        ({"val_dataset": ("v.jsonl",)}, 100, True, 0.0),
-    ],
-)
-def test_what_is_held_out(tiny_qwen2, request_, num_rows, evaluates, share):
-    request = a_plan(tiny_qwen2, request=request_).request
-    assert rows.held_out_share(request, num_rows, evaluates=evaluates) == share
 
 
 def some_steps(seconds):

@@ -129,12 +129,22 @@ def test_qlora_runs_on_the_cpu(tiny_qwen2, rows, tmp_path):
 
 
 def test_epochs_are_counted_on_the_rows_that_are_there(tiny_qwen2, rows, tmp_path):
-    schedule = {"max_steps": 99, "num_train_epochs": 2.0, "eval_steps": 0, "save_steps": 0}
+    schedule = {"max_steps": 99, "num_train_epochs": 2.0, "held_out_ratio": 0.0, "eval_steps": 0, "save_steps": 0}
     batch = {"max_length": 160, "packing": False, "micro_batch_size": 10, "global_batch_size": 10}
     report = train(planned(tiny_qwen2, rows, schedule=schedule, batch=batch), tmp_path / "out")
     assert len(report.steps) == 12
     assert any("12 steps where the plan estimated 99" in note for note in report.notes)
     assert report.initial_eval_loss is None
+
+
+def test_held_out_rows_may_come_from_another_file(tiny_qwen2, rows, tmp_path):
+    others = tmp_path / "others.jsonl"
+    others.write_text("".join(rows.read_text().splitlines(keepends=True)[:5]))
+    schedule = {"max_steps": 1, "held_out_ratio": 0.0, "eval_steps": 1}
+    plan = planned(tiny_qwen2, rows, schedule=schedule, request={"val_dataset": (str(others),)})
+    report = train(plan, tmp_path / "out")
+    assert report.data.num_accepted == 60
+    assert report.final_eval_loss is not None
 
 
 def test_without_data_the_built_in_rows_are_taken(tiny_qwen2, tmp_path):

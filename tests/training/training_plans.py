@@ -45,7 +45,9 @@ DECISIONS: dict[str, Any] = {
         name="adamw", learning_rate=5e-3, weight_decay=0.01, adam_beta1=0.9, adam_beta2=0.95, max_grad_norm=1.0,
         lr_scheduler_type="cosine", warmup_steps=1,
     ),
-    "schedule": plans.Schedule(max_steps=6, num_train_epochs=0, eval_steps=0, save_steps=0, logging_steps=1),
+    "schedule": plans.Schedule(
+        max_steps=6, num_train_epochs=0, held_out_ratio=0.05, eval_steps=0, save_steps=0, logging_steps=1
+    ),
     "compile": plans.Compile(enabled=False),
 }  # fmt: skip
 FULL = plans.Method(train_type="full", base_storage="fp32")
