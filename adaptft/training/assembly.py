@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +16,7 @@ from adaptft.training import adapters, checkpointing, losses, numerics
 from adaptft.training.arguments import autocast_dtype, training_arguments
 from adaptft.training.batches import Collator, Form, boundaries
 from adaptft.training.rows import TrainingRows
-
-if TYPE_CHECKING:
-    from adaptft.training.trainer import SupervisedTrainer
+from adaptft.training.trainer import SupervisedTrainer
 
 CHECK_TOKENS = 16
 
@@ -38,8 +36,6 @@ def build_trainer(
         TrainingError: the model is not one the plan can be carried out on.
         MissingPackage: a package the plan needs is not installed.
     """
-    from adaptft.training.trainer import SupervisedTrainer
-
     arguments = training_arguments(plan, output_dir, resumes=resumes, evaluates=rows.evaluation is not None)
     if plan.decisions.placement.value.data_parallel_size == 1:
         arguments._n_gpu = min(arguments.n_gpu, 1)  # transformers would wrap nn.DataParallel over all it sees

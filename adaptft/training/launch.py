@@ -35,6 +35,7 @@ def launch(plan: TrainPlan, output_dir: Path) -> RunReport:
     folders.check(plan, output_dir)
     if needs_workers(plan):
         return _run_workers(plan, output_dir)
+    numerics.quiet_libraries()
     from adaptft.training.run import run
 
     return run(plan, output_dir)

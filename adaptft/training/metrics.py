@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import resource
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -117,17 +119,33 @@ def compare(predicted: float | None, measured: float | None) -> Comparison | Non
 
 
 class PeakMemory:
-    """Peak memory from here on: allocated by torch on the GPU, or the growth of this process on the CPU."""
+    """Peak memory from here on: allocated by torch on the GPU; on the CPU, by how much this process grew at most."""
 
     def __init__(self, *, on_gpu: bool) -> None:
         self._on_gpu = on_gpu
-        self._base = psutil.Process().memory_info().rss
         if on_gpu:
             torch.cuda.reset_peak_memory_stats()
+        else:
+            _reset_peak_of_process()
+        self._base = psutil.Process().memory_info().rss
 
     def measured_bytes(self) -> int:
         """The peak so far, in bytes."""
         if self._on_gpu:
             return torch.cuda.max_memory_allocated()
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return max(peak - self._base, 0)
+        return max(_peak_of_process() - self._base, 0)
+
+
+def _reset_peak_of_process() -> None:
+    """Forget earlier peaks, where the kernel lets a process do so (Linux); elsewhere they count."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_of_process() -> int:
+    """Peak resident bytes: VmHWM, which can be reset, or what getrusage has seen since the process began."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -64,12 +64,13 @@ def set_seed(seed: int) -> None:
 def quiet_libraries() -> None:
     """Keep other libraries' progress bars and notices off the terminal; ours say the same once.
 
-    bitsandbytes offers a faster CPU kernel at its import, which ``kernels.frozen_nf4`` would not use.
+    Call before they are imported: bitsandbytes advertises a CPU kernel at its import, which our frozen NF4 linear
+    would not use.
     """
     import logging
 
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)

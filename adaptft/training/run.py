@@ -32,8 +32,6 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
     """
     begin = time.monotonic()
     numerics.set_up(plan)
-    numerics.quiet_libraries()
-    memory = metrics.PeakMemory(on_gpu=uses_gpu(plan))
     checkpoint, notes = find_checkpoint(plan, output_dir)
     request = plan.request
     base = models.locate(
@@ -44,6 +42,7 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
         rows = prepare_rows(plan, models.load_tokenizer(base.path))
     if process.should_save:
         folders.claim(plan, output_dir)
+    memory = metrics.PeakMemory(on_gpu=uses_gpu(plan))
     with _released_on_failure(process, output_dir), recovery.explained(plan), closing(ProgressReport()) as progress:
         trainer = build_trainer(plan, output_dir, base.path, rows, resumes=checkpoint is not None, callbacks=[progress])
         if trainer.args.save_strategy != "no":
