@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -10,6 +11,7 @@ from adaptft.errors import OutputError
 from adaptft.records import read_json, write_json
 
 FILE_NAME = "adaptft.json"
+ADAPTER_CONFIG = "adapter_config.json"
 ArtifactKind = Literal["adapter", "model", "export"]
 
 
@@ -52,3 +54,28 @@ def read_artifact(folder: Path) -> Artifact | None:
         Artifact, path, error=OutputError, what="result description",
         fix="Delete the file to use the folder as an ordinary model folder.",
     )  # fmt: skip
+
+
+def is_adapter(folder: Path) -> bool:
+    """True for a folder that holds a PEFT adapter, whoever wrote it."""
+    return (folder / ADAPTER_CONFIG).is_file()
+
+
+def adapter_base(folder: Path) -> str | None:
+    """The base model that the adapter in ``folder`` was trained on: a folder that is still there, or a name.
+
+    Raises:
+        OutputError: adapter_config.json cannot be read.
+    """
+    artifact = read_artifact(folder)
+    if artifact is not None:
+        return artifact.base_path if Path(artifact.base_path).is_dir() else artifact.base_model
+    try:
+        config = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as cause:
+        raise OutputError(
+            f"Cannot read {folder / ADAPTER_CONFIG}: {cause}.",
+            fix="Give the folder that training wrote, or train the adapter again.",
+        ) from cause
+    base = config.get("base_model_name_or_path") if isinstance(config, dict) else None
+    return base if isinstance(base, str) and base else None

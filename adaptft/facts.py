@@ -133,7 +133,8 @@ class LinearShape:
     """A kind of linear layer: ``count`` matrices of ``in_features`` x ``out_features`` in the model.
 
     ``name`` is the module's last name (``q_proj``); ``per_token`` is how many of the ``count``
-    one token passes through (less than ``count`` for routed experts).
+    one token passes through (less than ``count`` for routed experts). ``path`` is the module's full
+    name with ``*`` for the layer's number; ``layers`` the numbers, None for every layer.
     """
 
     name: str
@@ -144,12 +145,29 @@ class LinearShape:
     per_token: int
     bias: bool = False
     is_linear_module: bool = True
-    """False where transformers keeps the weights as a bare 3-D parameter (fused experts)."""
+    """False where transformers keeps the weights as a bare parameter (fused experts, their routers)."""
+    tied: bool = False
+    """True for a head that uses the embedding's table: it computes, and has no parameters of its own."""
+    path: str = ""
+    layers: tuple[int, ...] | None = None
 
     @property
     def num_weights(self) -> int:
-        """Weights of all ``count`` matrices, biases left out."""
+        """Weights that all ``count`` matrices multiply with, biases left out; counted for a tied head too."""
         return self.in_features * self.out_features * self.count
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters that exist because of this layer: weights and biases, none for a tied head."""
+        return 0 if self.tied else self.num_weights + self.bias * self.out_features * self.count
+
+    def module_names(self, num_layers: int) -> tuple[str, ...]:
+        """Full names of the modules in a model of ``num_layers``: ``model.layers.0.self_attn.q_proj`` ..."""
+        path = self.path or self.name
+        if "*" not in path:
+            return (path,)
+        layers = range(num_layers) if self.layers is None else self.layers
+        return tuple(path.replace("*", str(layer)) for layer in layers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,3 +236,53 @@ class DatasetShape:
     def mean_row_tokens(self) -> float:
         """Mean length of a row in tokens."""
         return self.num_tokens / max(self.num_rows, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingEngine:
+    """A serving engine as it is installed: which build, under which interpreter."""
+
+    backend: Literal["vllm", "transformers"]
+    package: str
+    version: str
+    python: str
+    device: Literal["cuda", "cpu", "any"]
+    """What the build computes on: vLLM has one build for CUDA and one for the CPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterShape:
+    """A LoRA adapter folder as a server sees it; no weights are read.
+
+    ``max_rank`` is the largest rank of any layer (``r`` and ``rank_pattern``), ``layer_shapes`` maps a
+    linear layer's last name to its ``(in_features, out_features)``, and ``special_features`` names what
+    goes beyond plain LoRA matrices ("DoRA").
+    """
+
+    name: str
+    path: str
+    rank: int
+    max_rank: int
+    base_model: str | None = None
+    base_fingerprint: str | None = None
+    layer_shapes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    special_features: tuple[str, ...] = ()
+    eos_token_ids: tuple[int, ...] = ()
+    chat_template: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A model with its adapters, as a server finds them on disk.
+
+    ``file_bytes`` is the size of the weight files; ``generation_config`` a folder whose stop tokens replace the
+    model's own, ``chat_template`` a file that replaces the model's own.
+    """
+
+    model_path: str
+    name: str
+    adapters: tuple[AdapterShape, ...] = ()
+    file_bytes: int | None = None
+    generation_config: str | None = None
+    chat_template: str | None = None
+    notes: tuple[str, ...] = ()

@@ -29,8 +29,8 @@ def is_installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def require(name: str, *, purpose: str) -> ModuleType:
-    """Import the optional module ``name``, needed for ``purpose`` ("qlora on the GPU").
+def check_installed(name: str, *, purpose: str) -> None:
+    """Make sure that the optional module ``name`` can be imported, without importing it.
 
     Raises:
         MissingPackage: it is not installed; the fix is the pip line that brings it.
@@ -41,4 +41,13 @@ def require(name: str, *, purpose: str) -> ModuleType:
             f"{purpose} needs the package {package}, which is not installed.",
             fix=f'Install it: pip install "adaptft[{extra}]"',
         )
+
+
+def require(name: str, *, purpose: str) -> ModuleType:
+    """Import the optional module ``name``, needed for ``purpose`` ("qlora on the GPU").
+
+    Raises:
+        MissingPackage: it is not installed; the fix is the pip line that brings it.
+    """
+    check_installed(name, purpose=purpose)
     return importlib.import_module(name)

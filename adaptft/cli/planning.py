@@ -1,0 +1,194 @@
+"""From a request to a plan: what ``adaptft plan`` and ``adaptft train`` share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from adaptft.errors import DoesNotFit
+from adaptft.facts import DatasetShape, Machine, ModelShape
+from adaptft.parsing import Parsed
+from adaptft.plans import TrainPlan
+from adaptft.requests import TrainRequest
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from adaptft.data import TokenizedData
+
+BYTES_PER_TOKEN = 4
+TOKENS_PER_ROW = 256
+ASSUMED_ROWS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan, the data as it was read (None where it was not), and notes for the user."""
+
+    plan: TrainPlan
+    data: TokenizedData | None
+    notes: tuple[str, ...]
+
+
+def plan_here(parsed: Parsed[TrainRequest], machine_file: Path | None) -> Planned:
+    """A plan from what is on this machine; nothing is downloaded but a model's config.
+
+    Where the model's tokenizer is not here the data is estimated from its size, and a note says so.
+
+    Raises:
+        AdaptftError: the machine, the model or the data cannot be read, or options contradict each other.
+    """
+    request = parsed.request
+    machine = find_machine(machine_file, request)
+    model = read_shape(request)
+    folder = _folder_here(request)
+    if folder is None:
+        note = f"The data is estimated: {request.model} is not on this machine (adaptft download {request.model})."
+        return _planned(machine, model, estimate(sources(request)), None, parsed, note)
+    tokenized = read_data(request, folder)
+    return _planned(machine, model, tokenized.shape, tokenized, parsed)
+
+
+def plan_run(parsed: Parsed[TrainRequest], machine_file: Path | None) -> Planned:
+    """A plan for a run that follows: the model is fetched, the data read and measured.
+
+    A model that is not here yet is first planned with estimated data, so that nobody downloads
+    what cannot be trained.
+
+    Raises:
+        DoesNotFit: no plan fits the machine.
+        AdaptftError: as ``plan_here``, and the model cannot be fetched.
+    """
+    from adaptft import models
+
+    request = parsed.request
+    machine = find_machine(machine_file, request)
+    model = read_shape(request)
+    if _folder_here(request) is None:
+        early = _planned(machine, model, estimate(sources(request)), None, parsed)
+        if not early.plan.fits:
+            return early
+    folder = models.locate(
+        request.model, hub=request.hub, revision=request.revision, trust_remote_code=request.trust_remote_code
+    ).path
+    tokenized = read_data(request, folder)
+    return _planned(machine, model, tokenized.shape, tokenized, parsed)
+
+
+def render_planned(planned: Planned) -> RenderableType:
+    """The data, where it was read, and the plan page."""
+    from rich.console import Group
+
+    from adaptft.cli.screens import render_data, render_plan
+
+    data = () if planned.data is None else (render_data(planned.data),)
+    return Group(*data, render_plan(planned.plan, planned.notes))
+
+
+def refuse_unfit(plan: TrainPlan) -> None:
+    """Stop where the plan does not fit.
+
+    Raises:
+        DoesNotFit: names the closest option and what it lacks.
+    """
+    if plan.fits:
+        return
+    method = plan.decisions.method.value.train_type
+    closest = f"The closest: {plan.rejected[0].option}: {plan.rejected[0].reason}" if plan.rejected else ""
+    raise DoesNotFit(
+        f"{plan.model.name} with train_type {method} does not fit this machine.",
+        fix=closest or "Take a smaller model, or train_type qlora.",
+    )
+
+
+def find_machine(machine_file: Path | None, request: TrainRequest) -> Machine:
+    """The recorded machine, or this one with the disk that holds the output folder."""
+    from adaptft import hardware
+
+    if machine_file is not None:
+        return hardware.read_machine(machine_file)
+    return hardware.probe(Path(request.output_dir or "."))
+
+
+def read_shape(request: TrainRequest) -> ModelShape:
+    """The model's shape from its config; no weights are read."""
+    from adaptft import models, shapes
+
+    config = models.read_config(request.model, hub=request.hub, revision=request.revision)
+    return shapes.model_shape(config, request.model)
+
+
+def read_data(request: TrainRequest, folder: Path) -> TokenizedData:
+    """The training rows, tokenised with the tokenizer in ``folder``.
+
+    Raises:
+        DataError: see ``adaptft.data.tokenize``.
+    """
+    from adaptft import data, models
+
+    settings = data.DataSettings(
+        sources=sources(request),
+        hub=request.hub,
+        system=request.system,
+        train_on_prompt=request.train_on_prompt,
+        mask_history=request.mask_history,
+        max_bad_rows=request.max_bad_rows,
+        num_proc=request.dataset_num_proc,
+    )
+    return data.tokenize(settings, models.load_tokenizer(folder))
+
+
+def sources(request: TrainRequest) -> tuple[str, ...]:
+    """The data sets of the request, or the built-in one."""
+    from adaptft import data
+
+    return request.dataset or (str(data.builtin("train")),)
+
+
+def estimate(names: tuple[str, ...]) -> DatasetShape:
+    """Data nobody has tokenised: four bytes a token for files, and 10 000 rows for what is on a hub."""
+    rows = tokens = 0
+    for name in names:
+        path = Path(name.split("#")[0])
+        files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path] if path.is_file() else []
+        here = sum(file.stat().st_size for file in files) // BYTES_PER_TOKEN
+        tokens += here if files else ASSUMED_ROWS * TOKENS_PER_ROW
+        rows += max(here // TOKENS_PER_ROW, 1) if files else ASSUMED_ROWS
+    return DatasetShape(
+        num_rows=rows,
+        num_tokens=tokens,
+        num_trained_tokens=tokens // 2,
+        longest_row_tokens=4 * TOKENS_PER_ROW,
+        sources=names,
+        assumed=True,
+    )
+
+
+def _folder_here(request: TrainRequest) -> Path | None:
+    """The folder with the model's tokenizer, where it is on this machine."""
+    from adaptft.models.local import tokenizer_here
+
+    return tokenizer_here(request.model, hub=request.hub, revision=request.revision)
+
+
+def _planned(
+    machine: Machine,
+    model: ModelShape,
+    dataset: DatasetShape,
+    tokenized: TokenizedData | None,
+    parsed: Parsed[TrainRequest],
+    *notes: str,
+) -> Planned:
+    from adaptft import policy
+
+    plan = policy.plan_training(machine, model, dataset, parsed.request)
+    builtin = () if parsed.request.dataset else ("No dataset was named: the built-in GSM8K rows are taken.",)
+    return Planned(plan=plan, data=tokenized, notes=(*parsed.notes, *builtin, *notes))
+
+
+def default_output_dir(plan: TrainPlan, now: datetime) -> Path:
+    """``output/qwen-7b-qlora-20261130-150512``."""
+    name = plan.request.model.rstrip("/").split("/")[-1].removesuffix(".gguf").lower()
+    return Path("output") / f"{name}-{plan.decisions.method.value.train_type}-{now:%Y%m%d-%H%M%S}"

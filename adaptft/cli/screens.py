@@ -1,0 +1,176 @@
+"""What commands print: the plan page. Everything reads without colour, and at 80 columns."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from adaptft.cli.words import dataset_words, decision_words, machine_words, model_words
+from adaptft.plans import Decision, MemoryEstimate, TrainPlan
+from adaptft.reports import Comparison, RunReport
+from adaptft.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from adaptft.data import TokenizedData
+
+BAR_WIDTH = 28
+MAX_WIDTH = 120
+PARTS = ("weights", "adapters", "gradients", "optimizer", "activations", "logits", "workspace", "framework")
+
+
+def console(*, stderr: bool = False) -> Console:
+    """The console that commands print on: at most 120 columns wide, colours only on a terminal."""
+    return Console(stderr=stderr, highlight=False, width=min(Console().width, MAX_WIDTH))
+
+
+def show(renderable: RenderableType) -> None:
+    """Print on stdout; where that is a file or a pipe, without the blanks that fill lines up."""
+    screen = console()
+    if screen.is_terminal:
+        screen.print(renderable)
+        return
+    with screen.capture() as capture:
+        screen.print(renderable)
+    sys.stdout.write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
+
+
+def render_plan(plan: TrainPlan, notes: Iterable[str] = ()) -> RenderableType:
+    """The plan as a page: inputs, decisions with their reasons, memory, speed, what was not taken."""
+    sections: list[RenderableType] = [_title(plan), _inputs(plan), _decisions(plan), _memory(plan.memory)]
+    sections += [_estimates(plan)] if plan.speed or plan.cost else []
+    sections += [_list("Not taken", [(r.option, r.reason) for r in plan.rejected])] if plan.rejected else []
+    notes = tuple(notes)
+    sections += [_remarks("!", plan.warnings)] if plan.warnings else []
+    sections += [_remarks("-", notes)] if notes else []
+    return Group(*(Padding(section, (0, 0, 1, 0)) for section in sections))
+
+
+def render_data(data: TokenizedData) -> RenderableType:
+    """How the rows were understood, what was left out, and one of them with its loss mask."""
+    from adaptft.data import report_lines, sample_text
+
+    return Padding(Group(*map(Text, report_lines(data.report)), sample_text(data.sample)), (0, 0, 1, 0))
+
+
+def render_run(plan: TrainPlan, report: RunReport, folder: Path) -> RenderableType:
+    """A finished run: losses, speed and memory against the plan, and what to do next."""
+    base, flag = plan.request.model, "--model" if plan.decisions.method.value.train_type == "full" else "--adapters"
+    result = f"{flag} {folder}" if flag == "--model" else f"--model {base} {flag} {folder}"
+    rows = [("Result", str(folder)), ("Report", str(folder / "report.json"))]
+    if report.initial_eval_loss is not None and report.final_eval_loss is not None:
+        rows.append(("Loss", f"held-out rows {report.initial_eval_loss:.4f} -> {report.final_eval_loss:.4f}"))
+    elif report.steps:
+        rows.append(("Loss", f"{report.steps[0].loss:.4f} -> {report.steps[-1].loss:.4f}"))
+    took = format_seconds(report.total_seconds)
+    rows.append(("Speed", f"{report.tokens_per_second:,.0f} tokens/s, {len(report.steps)} steps in {took}"))
+    if report.step_seconds is not None:
+        rows.append(("Step", _compared(report.step_seconds, format_seconds)))
+    if report.peak_memory is not None:
+        rows.append(("Memory", _compared(report.peak_memory, format_bytes)))
+    rows.append(("Next", f"adaptft eval {result}\nadaptft serve {result}"))
+    sections: list[RenderableType] = [Text("Trained", "bold green"), _list("", rows)]
+    sections += [_remarks("-", report.notes)] if report.notes else []
+    return Group(*(Padding(section, (0, 0, 1, 0)) for section in sections))
+
+
+def _compared(comparison: Comparison, words: Callable[[float], str]) -> str:
+    return f"{words(comparison.measured)}, predicted {words(comparison.predicted)} ({comparison.error:+.0%})"
+
+
+def _title(plan: TrainPlan) -> Text:
+    verdict = ("fits", "bold green") if plan.fits else ("does not fit", "bold red")
+    method = plan.decisions.method.value.train_type
+    return Text.assemble(("Training plan", "bold"), f": {plan.model.name}, {method}: ", verdict)
+
+
+def _inputs(plan: TrainPlan) -> Table:
+    return _list(
+        "",
+        [
+            ("Machine", machine_words(plan.machine)),
+            ("Model", model_words(plan.model)),
+            ("Data", dataset_words(plan.dataset)),
+        ],
+    )
+
+
+def _decisions(plan: TrainPlan) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), expand=True, show_edge=False)
+    table.add_column("Decision", style="bold", no_wrap=True)
+    table.add_column("Value", ratio=5, overflow="fold")
+    table.add_column("By", no_wrap=True)
+    table.add_column("Reason", ratio=6, overflow="fold")
+    for field in dataclasses.fields(plan.decisions):
+        decision: Decision[object] = getattr(plan.decisions, field.name)
+        by = Text("user", "bold cyan") if decision.source == "user" else Text("policy", "dim")
+        table.add_row(field.name, decision_words(decision.value), by, decision.reason)
+    return table
+
+
+def _memory(memory: MemoryEstimate) -> Group:
+    needed, capacity = memory.needed_bytes, memory.capacity_bytes
+    share = needed / capacity if capacity else 1.0
+    style = "bold red" if needed > capacity else "bold"
+    heading = Text.assemble(
+        ("Memory", "bold"),
+        f"  at the worst moment ({memory.moment}): ",
+        (f"{format_bytes(needed)} of {format_bytes(capacity)}", style),
+        f", {share:.0%}",
+    )
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="left")
+    table.add_column(justify="right")
+    table.add_column()
+    rows = [(part, getattr(memory, f"{part}_bytes")) for part in PARTS]
+    rows.append(("free", max(capacity - needed, 0)))
+    longest = max(capacity, needed, 1)
+    for part, size in rows:
+        if size:
+            bar = "█" * max(1, round(BAR_WIDTH * size / longest)) if part != "free" else ""
+            rest = "░" * round(BAR_WIDTH * size / longest) if part == "free" else ""
+            table.add_row(f"  {part}", format_bytes(size), Text(bar, "cyan") + Text(rest, "dim"))
+    return Group(heading, table)
+
+
+def _estimates(plan: TrainPlan) -> Table:
+    rows: list[tuple[str, str]] = []
+    if plan.speed is not None:
+        mfu = f", {plan.speed.mfu:.0%} of the peak" if plan.speed.mfu is not None else ""
+        step = format_seconds(plan.speed.step_seconds)
+        rows.append(("Speed", f"{step} a step, {plan.speed.tokens_per_second:,.0f} tokens/s{mfu} (predicted)"))
+        steps = plan.decisions.schedule.value.max_steps
+        rows.append(("Time", f"{format_seconds(plan.speed.total_seconds)} for {steps} steps"))
+    if plan.cost is not None:
+        cost = plan.cost
+        price = f"${cost.usd_per_gpu_hour:.2f} a GPU and hour ({cost.price_source})"
+        rows.append(("Cost", f"${cost.total_usd:.2f} at {price}"))
+    return _list("", rows)
+
+
+def _list(heading: str, rows: Iterable[tuple[str, str]]) -> Table:
+    """Pairs of a name and a text that wraps beside it."""
+    table = Table.grid(padding=(0, 2), expand=False)
+    table.title, table.title_style, table.title_justify = heading or None, "bold", "left"
+    table.add_column(style="bold" if not heading else None, max_width=34)
+    table.add_column(overflow="fold")
+    for name, text in rows:
+        table.add_row(f"  {name}" if heading else name, text)
+    return table
+
+
+def _remarks(mark: str, remarks: Iterable[str]) -> Table:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(style="bold yellow")
+    table.add_column(overflow="fold")
+    for remark in remarks:
+        table.add_row(mark, remark)
+    return table

@@ -1,0 +1,98 @@
+"""adaptft serve."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from adaptft.cli.options import machine_option, request_command
+from adaptft.errors import RequestError
+from adaptft.parsing import Parsed
+from adaptft.plans import ServePlan
+from adaptft.requests import ServeRequest
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from adaptft.serving import Endpoint
+
+EXAMPLE = """\
+adaptft serve output/my-run
+adaptft serve qwen2.5-7b-instruct --adapters math=output/math --vllm-python vllm-env/bin/python"""
+KEY_VARIABLE = "ADAPTFT_API_KEY"
+
+
+@request_command(ServeRequest, example=EXAMPLE, positional="[MODEL]")
+@machine_option
+@click.option("--print", "only_print", is_flag=True, help="Print the engine's command and start nothing.")
+def command(parsed: Parsed[ServeRequest], machine_file: Path | None, only_print: bool) -> None:
+    """Serve a model as an OpenAI-compatible endpoint.
+
+    MODEL is an alias, a hub id, a model or export folder, or an adapter folder (its base comes along).
+    vLLM serves where it is installed, here or in the environment of --vllm-python; transformers otherwise.
+    """
+    from adaptft import hardware, serving
+
+    request = parsed.request
+    api_key = request.api_key or os.environ.get(KEY_VARIABLE) or None
+    request = replace(request, api_key=api_key)
+    if machine_file is not None and not only_print:
+        raise RequestError("--machine is for plans that are shown, not started.", fix="Add --print, or leave it out.")
+    machine = hardware.read_machine(machine_file) if machine_file else hardware.probe()
+    plan = serving.plan_endpoint(
+        request, machine, must_start=not only_print, is_recorded=machine_file is not None
+    )  # fmt: skip
+    _show_on_stderr(plan)
+    if only_print:
+        from adaptft.serving.commands import shell_line
+
+        click.echo(shell_line(plan, {} if machine_file else os.environ, api_key=api_key))
+        return
+    serving.serve(plan, api_key=api_key, on_ready=_say_ready, log=lambda line: click.echo(line, err=True))
+
+
+def _say_ready(endpoint: Endpoint) -> None:
+    from adaptft.units import format_seconds
+
+    took = format_seconds(endpoint.seconds_to_start)
+    click.echo(f"Ready: {endpoint.url} serves {', '.join(endpoint.models)} (after {took}; Ctrl-C ends it)")
+
+
+def _show_on_stderr(plan: ServePlan) -> None:
+    """The plan beside its reasons; stdout stays free for the command or the ready line."""
+    from adaptft.cli.screens import console
+
+    screen = console(stderr=True)
+    screen.print(_table(plan))
+    for warning in plan.warnings:
+        screen.print(f"! {warning}", style="yellow", markup=False)
+
+
+def _table(plan: ServePlan) -> Table:
+    from rich.table import Table
+
+    from adaptft.units import format_bytes
+
+    values = {
+        "engine": plan.engine_version or plan.backend,
+        "dtype": plan.dtype,
+        "max_model_len": plan.max_model_len,
+        "tensor_parallel_size": plan.tensor_parallel_size,
+        "gpu_memory_utilization": plan.gpu_memory_utilization,
+        "max_lora_rank": plan.max_lora_rank,
+    }
+    table = Table.grid(padding=(0, 2))
+    for ratio in (None, 1, 2):
+        table.add_column(overflow="fold", no_wrap=ratio is None, ratio=ratio)
+    table.add_row("model", plan.served_model_name, plan.model_path)
+    for name, path in plan.adapters.items():
+        table.add_row("adapter", name, path)
+    for name, reason in plan.reasons.items():
+        table.add_row(name, str(values[name]), reason)
+    per_token = f"{plan.kv_cache_bytes_per_token:,} bytes a token on each device"
+    table.add_row("kv_cache", format_bytes(plan.kv_cache_bytes), per_token)
+    return table

@@ -1,0 +1,157 @@
+"""Which dialect a source speaks, decided by its columns: the union of the keys of its first rows."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from adaptft.data.messages import Tags
+from adaptft.errors import DataError
+
+Kind = Literal["messages", "exchange", "text"]
+NUM_PROBED_ROWS = 200
+
+_ANSWERS = ("output", "response", "completion", "answer", "solution", "target", "targets")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A dialect's columns: those it must have (the first present of each), and those it may have."""
+
+    name: str
+    kind: Kind
+    required: tuple[tuple[str, tuple[str, ...]], ...]
+    optional: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+_AROUND = (("system", ("system", "system_prompt")), ("tools", ("tools", "functions")))
+_EXCHANGE = (*_AROUND, ("history", ("history",)), ("input", ("input", "context")))
+
+# Order decides: a row with messages is a conversation whatever else it has, and `text` beside
+# instruction and output (the original Alpaca) is a copy of them and not a plain text.
+FORMS: tuple[Form, ...] = (
+    Form("OpenAI messages", "messages", (("messages", ("messages",)),), _AROUND),
+    Form("ShareGPT", "messages", (("messages", ("conversations", "conversation")),), _AROUND),
+    Form("Alpaca", "exchange", (("prompt", ("instruction",)), ("answer", _ANSWERS)), _EXCHANGE),
+    Form("prompt/completion", "exchange", (("prompt", ("prompt",)), ("answer", ("completion",))), _EXCHANGE),
+    Form("query/response", "exchange", (("prompt", ("query",)), ("answer", ("response", *_ANSWERS))), _EXCHANGE),
+    Form("question/answer", "exchange", (("prompt", ("question",)), ("answer", ("answer", *_ANSWERS))), _EXCHANGE),
+    Form("problem/solution", "exchange", (("prompt", ("problem",)), ("answer", ("solution", *_ANSWERS))), _EXCHANGE),
+    Form("prompt/response", "exchange", (("prompt", ("prompt",)), ("answer", ("response", *_ANSWERS))), _EXCHANGE[:3]),
+    Form("input/output", "exchange", (("prompt", ("input",)), ("answer", _ANSWERS)), _EXCHANGE[:3]),
+    Form("plain text", "text", (("text", ("text", "content")),)),
+)  # fmt: skip
+
+# Rows of other tasks. Fine-tuning on them as if they were answers would train on the bad ones too.
+_OTHER_TASKS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("chosen", "rejected"), "preference pairs"),
+    (("rejected_response",), "preference pairs"),
+    (("rejected_messages",), "preference pairs"),
+    (("kto_tag",), "answers with a thumb up or down (KTO)"),
+    (("completions", "labels"), "steps with labels (process rewards)"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """A verdict: how rows of one source are read. ``columns`` maps roles to the source's column names."""
+
+    name: str
+    kind: Kind
+    columns: dict[str, str]
+    tags: Tags = field(default_factory=Tags)
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """The dialect in words: "Alpaca (instruction, input, output)"."""
+        ignored = f"; ignored: {', '.join(self.ignored[:8])}" if self.ignored else ""
+        return f"{self.name} ({', '.join(self.columns.values())}{ignored})"
+
+
+def detect(
+    rows: Iterable[Any], where: str, *, renames: Mapping[str, str] | None = None, tags: Tags | None = None
+) -> Dialect:
+    """The dialect of ``rows`` (the first of a source; those that are no objects do not count).
+
+    Args:
+        where: the source's name in errors.
+        renames: registered names: a dialect's column to the source's own ("instruction": "ask").
+
+    Raises:
+        DataError: no dialect has these columns, or they are those of another task.
+    """
+    objects = [row for row in rows if isinstance(row, dict)]
+    own = dict(renames or {})
+    keys = list(dict.fromkeys(str(key) for row in objects for key in row))
+    known = {own_name: name for name, own_name in own.items()}
+    by_name = {known.get(key, key): key for key in keys}
+    _refuse_other_tasks(by_name, objects, where)
+    for form in FORMS:
+        columns = _match(form, by_name)
+        if columns is not None:
+            ignored = tuple(key for key in keys if key not in columns.values())
+            name = _messages_name(objects, columns) if form.kind == "messages" else form.name
+            return Dialect(name=name, kind=form.kind, columns=columns, tags=tags or Tags(), ignored=ignored)
+    if "instruction" in own and own["instruction"] in keys:  # registered as LLaMA-Factory's pre-training rows
+        return Dialect(name="plain text", kind="text", columns={"text": own["instruction"]})
+    raise _unknown(keys, where)
+
+
+def speaks(keys: Iterable[str]) -> bool:
+    """True where a row with these columns would be read."""
+    by_name = {key: key for key in keys}
+    return any(_match(form, by_name) is not None for form in FORMS)
+
+
+def _match(form: Form, by_name: Mapping[str, str]) -> dict[str, str] | None:
+    columns: dict[str, str] = {}
+    for role, names in form.required:
+        found = next((name for name in names if name in by_name), None)
+        if found is None:
+            return None
+        columns[role] = by_name[found]
+    for role, names in form.optional:
+        found = next((name for name in names if name in by_name and by_name[name] not in columns.values()), None)
+        if found is not None:
+            columns[role] = by_name[found]
+    return columns
+
+
+def _messages_name(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> str:
+    """The family that the messages themselves belong to, whatever their column is called."""
+    lists = (row.get(columns["messages"]) for row in rows)
+    keys = {
+        key for messages in lists if isinstance(messages, list) for m in messages if isinstance(m, dict) for key in m
+    }
+    if {"from", "value"} <= keys:
+        return "ShareGPT"
+    return "ms-swift pairs" if {"human", "assistant"} <= keys else "OpenAI messages"
+
+
+def _refuse_other_tasks(by_name: Mapping[str, str], rows: list[dict[str, Any]], where: str) -> None:
+    task = next((task for needed, task in _OTHER_TASKS if all(name in by_name for name in needed)), None)
+    if task is None and "label" in by_name and ("completion" in by_name or "messages" in by_name):
+        labels = [row.get(by_name["label"]) for row in rows]
+        if labels and all(isinstance(label, bool) for label in labels):
+            task = "answers with a thumb up or down (KTO)"
+    if task is not None:
+        raise DataError(
+            f"{where} holds {task} ({', '.join(by_name)}); this command fine-tunes on answers.",
+            fix="Write the good answers as rows of messages, or of prompt and completion.",
+        )
+
+
+def _unknown(keys: list[str], where: str) -> DataError:
+    names = sorted({name for form in FORMS for _, columns in form.required for name in columns})
+    nearest = [f"{key} -> {hit[0]}" for key in keys if (hit := difflib.get_close_matches(key.lower(), names, 1, 0.75))]
+    known = "; ".join(
+        f"{form.name}: {' + '.join(columns[0] for _, columns in form.required)}" for form in FORMS
+    )  # fmt: skip
+    hint = f"Rename {', '.join(nearest[:4])}. " if nearest else "Rename the columns. "
+    return DataError(
+        f"{where} has the columns {', '.join(keys) or '(none)'}, which no known form of rows has.",
+        fix=f"{hint}Known forms: {known}.",
+    )

@@ -1,0 +1,115 @@
+"""What reading found, counted: rejected rows by reason, warnings, and the errors that stop a run."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from adaptft.data.detection import Dialect
+from adaptft.data.reading import counts_lines
+from adaptft.data.settings import DataSettings
+from adaptft.data.sources import Source
+from adaptft.data.tokenising import ChunkTokens
+from adaptft.errors import DataError
+from adaptft.reports import DataReport, RejectedRows
+
+_NUM_FIRST_LINES = 10
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts over all chunks."""
+
+    num_accepted: int = 0
+    num_tokens: int = 0
+    num_trained_tokens: int = 0
+    longest_row_tokens: int = 0
+    num_conversations: int = 0
+    notes: Counter[str] = field(default_factory=Counter)
+    rejected: dict[tuple[int, str], tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+
+    def add(self, part: ChunkTokens) -> None:
+        """Count one chunk."""
+        self.num_accepted += len(part.lengths)
+        self.num_tokens += len(part.ids)
+        self.num_trained_tokens += int(part.trained.sum())
+        self.longest_row_tokens = max(self.longest_row_tokens, int(part.lengths.max(initial=0)))
+        self.num_conversations += part.num_conversations
+        self.notes += part.notes
+        for reason, number in part.rejected:
+            count, first = self.rejected.get((part.source, reason), (0, ()))
+            first = (*first, number) if count < _NUM_FIRST_LINES else first
+            self.rejected[part.source, reason] = (count + 1, first)
+
+    def report(self, sources: tuple[Source, ...], dialects: list[Dialect], settings: DataSettings) -> DataReport:
+        """The counts as a report."""
+        rejected = tuple(
+            RejectedRows(
+                reason=reason, count=count, source=sources[index].name, first_lines=first,
+                unit="line" if counts_lines(sources[index]) else "row",
+            )
+            for (index, reason), (count, first) in self.rejected.items()
+        )  # fmt: skip
+        only_text = all(dialect.kind == "text" for dialect in dialects)
+        return DataReport(
+            dialect="; ".join(dict.fromkeys(dialect.verdict for dialect in dialects)),
+            num_accepted=self.num_accepted,
+            num_rejected=sum(rows.count for rows in rejected),
+            rejected=rejected,
+            warnings=tuple(f"{count:,} rows: {note}." for note, count in self.notes.most_common()),
+            in_the_loss="all of the text" if only_text else _in_the_loss(settings, self.num_conversations),
+        )
+
+
+def _in_the_loss(settings: DataSettings, num_conversations: int) -> str:
+    if settings.train_on_prompt:
+        return "prompts and answers (train_on_prompt)"
+    if not num_conversations:
+        return "the answers"
+    rows = f"{num_conversations:,} rows have more than one"
+    if settings.mask_history:
+        return f"only the last answer of each row (mask_history; {rows})"
+    return f"the answers, earlier ones of a conversation too ({rows}; mask_history keeps only the last)"
+
+
+def check_rows(report: DataReport, max_bad_rows: float, names: tuple[str, ...]) -> None:
+    """Stop where nothing is left to train on, or too much was left out.
+
+    Raises:
+        DataError: with the rejected rows by reason and their first lines.
+    """
+    total = report.num_accepted + report.num_rejected
+    reasons = "; ".join(describe_rejected(rows) for rows in sorted(report.rejected, key=lambda r: -r.count)[:4])
+    if report.num_accepted == 0:
+        raise DataError(
+            f"No row of {', '.join(names)} has a token to train on: {reasons or 'there are no rows'}.",
+            fix=f"The rows were read as {report.dialect}. Each needs an answer that is not empty.",
+        )
+    share = report.num_rejected / total
+    if share > max_bad_rows:
+        enough = math.ceil(share * 100) / 100
+        raise DataError(
+            f"{report.num_rejected:,} of {total:,} rows cannot be used, more than max_bad_rows {max_bad_rows:g} "
+            f"allows: {reasons}.",
+            fix=f"Mend these rows, or train without them: --max_bad_rows {enough:g}",
+        )
+
+
+def describe_rejected(rows: RejectedRows) -> str:
+    """``"empty answer: 3 (excel.csv, row 8, 9, 12)"``."""
+    numbers = ", ".join(f"{number:,}" for number in rows.first_lines)
+    more = ", ..." if rows.count > len(rows.first_lines) else ""
+    return f"{rows.reason}: {rows.count:,} ({Path(rows.source).name}, {rows.unit} {numbers}{more})"
+
+
+def report_lines(report: DataReport) -> list[str]:
+    """The report for the terminal, a fact a line."""
+    cached = ", from the cache" if report.from_cache else ""
+    return [
+        f"Rows: {report.dialect}; {report.num_accepted:,} accepted, {report.num_rejected:,} rejected{cached}.",
+        *(f"Rejected: {describe_rejected(rows)}." for rows in report.rejected),
+        f"In the loss: {report.in_the_loss}.",
+        *(f"Warning: {warning}" for warning in report.warnings),
+    ]

@@ -1,0 +1,36 @@
+"""What decides how rows are read and masked, and what comes of reading them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from adaptft.data.sample import RenderedSample
+from adaptft.facts import DatasetShape
+from adaptft.reports import DataReport
+
+if TYPE_CHECKING:
+    import datasets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSettings:
+    """Sources and masking. ``max_bad_rows`` is a share of the rows; ``num_proc`` None takes the usable cores."""
+
+    sources: tuple[str, ...]
+    hub: Literal["hf", "modelscope"] | None = None
+    system: str | None = None
+    train_on_prompt: bool = False
+    mask_history: bool = False
+    max_bad_rows: float = 0.01
+    num_proc: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizedData:
+    """Rows of ``input_ids`` (int32) and ``trained`` (bool), memory-mapped, in the order of the sources."""
+
+    rows: datasets.Dataset
+    shape: DatasetShape
+    report: DataReport
+    sample: RenderedSample

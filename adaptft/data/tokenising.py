@@ -1,0 +1,178 @@
+"""Chunks of raw rows to token ids, in one process or several; results come in the order of the rows."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+from adaptft.data.conversation import BadRow
+from adaptft.data.detection import Dialect
+from adaptft.data.dialects import read_row
+from adaptft.data.encoding import Encoder, Tokens
+from adaptft.data.masking import MaskedText, mask
+from adaptft.data.reading import Raw, parse
+from adaptft.data.settings import DataSettings
+from adaptft.data.templates import ChatTemplate
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+CHUNK_ROWS = 256
+_CHUNKS_BEFORE_POOL = 4
+"""Chunks tokenised here before processes are started: small data never waits for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some rows of one source, by its index, with their numbers."""
+
+    source: int
+    rows: list[tuple[int, Raw]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkTokens:
+    """A chunk's accepted rows end to end (``lengths`` tells them apart), and what became of the others."""
+
+    source: int
+    numbers: list[int]
+    """Numbers of the accepted rows."""
+    lengths: NDArray[np.int32]
+    ids: NDArray[np.int32]
+    trained: NDArray[np.bool_]
+    rejected: list[tuple[str, int]]
+    notes: Counter[str] = field(default_factory=Counter)
+    num_conversations: int = 0
+    """Accepted rows with more than one answer."""
+
+
+class RowTokenizer:
+    """Everything needed to turn a chunk into tokens; one in each process."""
+
+    def __init__(self, tokenizer: Any, settings: DataSettings, dialects: list[Dialect], texts: list[bool]) -> None:
+        self.encoder = Encoder(tokenizer)
+        self.settings = settings
+        self.dialects = dialects
+        self.texts = texts
+
+    @cached_property
+    def template(self) -> ChatTemplate:
+        """The model's chat template; not asked for by plain text."""
+        return ChatTemplate(self.encoder.tokenizer)
+
+    def tokens(self, chunk: Chunk) -> ChunkTokens:
+        """Parse, render, mask and tokenise the rows of ``chunk``."""
+        rejected: list[tuple[str, int]] = []
+        rendered: list[_Rendered] = []
+        for number, raw in chunk.rows:
+            try:
+                rendered.append(self._render(number, raw, chunk.source))
+            except BadRow as bad:
+                rejected.append((bad.reason, number))
+        accepted: list[tuple[_Rendered, Tokens]] = []
+        for row, tokens in zip(rendered, self.encoder.tokens([row.text for row in rendered]), strict=True):
+            if any(tokens.trained[1:]):  # the first token of a row is never predicted
+                accepted.append((row, tokens))
+            else:
+                rejected.append(("no token in the loss", row.number))
+        return _gathered(chunk.source, accepted, sorted(rejected, key=lambda item: item[1]))
+
+    def _render(self, number: int, raw: Raw, source: int) -> _Rendered:
+        settings = self.settings
+        row = parse(raw, text=self.texts[source])
+        conversation = read_row(row, self.dialects[source], system=settings.system)
+        if conversation.text is not None:
+            return _Rendered(number, conversation.text, 0, ())
+        masked = mask(
+            conversation, self.template,
+            train_on_prompt=settings.train_on_prompt, mask_history=settings.mask_history,
+        )  # fmt: skip
+        num_answers = sum(turn.is_answer for turn in conversation.turns)
+        return _Rendered(number, masked, num_answers, (*conversation.notes, *masked.notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rendered:
+    """A row on its way: plain text, or a conversation with its mask."""
+
+    number: int
+    text: MaskedText | str
+    num_answers: int
+    notes: tuple[str, ...]
+
+
+def _gathered(source: int, rows: list[tuple[_Rendered, Tokens]], rejected: list[tuple[str, int]]) -> ChunkTokens:
+    import numpy as np
+
+    return ChunkTokens(
+        source=source,
+        numbers=[row.number for row, _ in rows],
+        lengths=np.fromiter((len(tokens.ids) for _, tokens in rows), np.int32, len(rows)),
+        ids=np.fromiter(chain.from_iterable(tokens.ids for _, tokens in rows), np.int32),
+        trained=np.fromiter(chain.from_iterable(tokens.trained for _, tokens in rows), np.bool_),
+        rejected=rejected,
+        notes=Counter(chain.from_iterable((*row.notes, *tokens.notes) for row, tokens in rows)),
+        num_conversations=sum(row.num_answers > 1 for row, _ in rows),
+    )
+
+
+def chunks(source: int, rows: Iterable[tuple[int, Raw]]) -> Iterator[Chunk]:
+    """``rows`` in chunks."""
+    remaining = iter(rows)
+    while part := list(islice(remaining, CHUNK_ROWS)):
+        yield Chunk(source, part)
+
+
+def tokenise_chunks(work: RowTokenizer, parts: Iterator[Chunk], num_proc: int) -> Iterator[ChunkTokens]:
+    """Results in order; processes are started once there is more than a little to do."""
+    for part in islice(parts, _CHUNKS_BEFORE_POOL):
+        yield work.tokens(part)
+    following = next(parts, None)
+    if following is None:
+        return
+    parts = chain([following], parts)
+    if num_proc <= 1:
+        yield from map(work.tokens, parts)
+        return
+    with ProcessPoolExecutor(num_proc, _context(), initializer=_start_worker, initargs=(work,)) as pool:
+        waiting: deque[Future[ChunkTokens]] = deque()
+        for part in parts:  # bounded: a fast reader must not pile up rows in memory
+            waiting.append(pool.submit(_work_on, part))
+            if len(waiting) > 4 * num_proc:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def default_num_proc() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _context() -> Any:
+    """Forked workers start at once; once CUDA is up a fork would carry a broken copy of it."""
+    torch = sys.modules.get("torch")
+    cuda_is_up = torch is not None and torch.cuda.is_initialized()
+    can_fork = "fork" in multiprocessing.get_all_start_methods() and sys.platform == "linux"
+    return multiprocessing.get_context("fork" if can_fork and not cuda_is_up else "spawn")
+
+
+_worker: list[RowTokenizer] = []
+
+
+def _start_worker(work: RowTokenizer) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # of this process alone: it has one core's worth of the work
+    _worker[:] = [work]
+
+
+def _work_on(part: Chunk) -> ChunkTokens:
+    return _worker[0].tokens(part)

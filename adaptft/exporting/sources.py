@@ -1,0 +1,128 @@
+"""What is exported and to where: the base, the adapter, and a folder to write to that is free."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from adaptft.artifacts import Artifact, is_adapter, read_artifact
+from adaptft.errors import ExportError, OutputError, RequestError
+from adaptft.models import LocalModel, fingerprint, locate
+from adaptft.models.bases import locate_base
+from adaptft.requests import ExportRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportSource:
+    """A base (or a complete model) and the adapter to merge into it."""
+
+    base: LocalModel
+    base_fingerprint: str
+    adapters: Path | None
+    artifact: Artifact | None
+    """What the adapter, or the complete model, says of itself."""
+
+    @property
+    def dataset(self) -> tuple[str, ...]:
+        """The training data, where it is known."""
+        return self.artifact.dataset if self.artifact else ()
+
+    @property
+    def companions(self) -> Path:
+        """The folder with the tokenizer to copy: the adapter's own where it has one."""
+        if self.adapters is not None and (self.adapters / "tokenizer_config.json").is_file():
+            return self.adapters
+        return self.base.path
+
+    @property
+    def title(self) -> str:
+        """The source in words."""
+        return f"{self.base.name} with the adapter {self.adapters}" if self.adapters else self.base.name
+
+
+def find_source(request: ExportRequest) -> ExportSource:
+    """Find the model and the adapter that ``request`` names.
+
+    An adapter folder given as the model is taken as the adapter.
+
+    Raises:
+        RequestError: neither a model nor an adapter is named.
+        ExportError: the adapter's base is missing or another model, or the folder is an export already.
+        ModelError: the model is not found.
+    """
+    model, folder = request.model, request.adapters
+    if folder is None and model is not None and is_adapter(Path(model)):
+        model, folder = None, model
+    if folder is None:
+        if model is None:
+            raise RequestError(
+                "Nothing to export: neither an adapter nor a model was named.",
+                fix="Name a training's output folder: --adapters output/my-run (or a complete model: --model DIR).",
+            )
+        return _complete_model(request, model)
+    adapters = Path(folder)
+    if not is_adapter(adapters):
+        raise ExportError(
+            f"{folder} holds no adapter (no adapter_config.json).",
+            fix=f"Give the folder that `adaptft train` wrote; a complete model goes to --model {folder}.",
+        )
+    base = locate_base(adapters, model, hub=request.hub, trust_remote_code=request.trust_remote_code, error=ExportError)
+    return ExportSource(
+        base=base, base_fingerprint=fingerprint(base.path), adapters=adapters, artifact=read_artifact(adapters)
+    )
+
+
+def _complete_model(request: ExportRequest, model: str) -> ExportSource:
+    artifact = read_artifact(Path(model)) if Path(model).is_dir() else None
+    is_copy = artifact is not None and artifact.kind == "export" and request.format == "merged"
+    if artifact is not None and artifact.kind == "export" and (artifact.format != "merged" or is_copy):
+        raise ExportError(
+            f"{model} is an export already (format {artifact.format}).",
+            fix=f"Export from its source: --model {artifact.base_model}, or the adapter with --adapters.",
+        )
+    base = locate(model, hub=request.hub, trust_remote_code=request.trust_remote_code)
+    return ExportSource(base=base, base_fingerprint=fingerprint(base.path), adapters=None, artifact=artifact)
+
+
+def output_folder(request: ExportRequest, source: ExportSource) -> Path:
+    """The folder to write to, checked to be free or an export that may be replaced.
+
+    Without ``output_dir``: beside the adapter or the model's folder, its name with the format added; for
+    a model from a hub, in ``output/``.
+
+    Raises:
+        OutputError: something is there, or it is the source itself, or the parent cannot be written to.
+    """
+    folder = Path(request.output_dir) if request.output_dir else _default_folder(request, source)
+    own = {path.resolve() for path in (source.adapters, source.base.path) if path is not None}
+    if folder.resolve() in own or any(folder.resolve() in path.parents for path in own):
+        raise OutputError(f"{folder} holds the model that is exported.", fix="Give another folder with --output_dir.")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        _check_replaceable(folder, request)
+    parent = next(path for path in folder.absolute().parents if path.exists())
+    if not os.access(parent, os.W_OK) or not parent.is_dir():
+        raise OutputError(f"{parent} cannot be written to.", fix="Give another folder with --output_dir.")
+    return folder
+
+
+def _default_folder(request: ExportRequest, source: ExportSource) -> Path:
+    beside = source.adapters or (Path(request.model) if request.model and Path(request.model).is_dir() else None)
+    if beside is not None:
+        beside = beside.absolute()
+        return beside.with_name(f"{beside.name}-{request.format}")
+    return Path("output") / f"{source.base.name.replace('/', '--')}-{request.format}"
+
+
+def _check_replaceable(folder: Path, request: ExportRequest) -> None:
+    artifact = read_artifact(folder) if folder.is_dir() else None
+    if artifact is None or artifact.kind != "export":
+        raise OutputError(
+            f"{folder} exists and is no export, so it is not replaced.",
+            fix="Give another folder with --output_dir.",
+        )
+    if not request.overwrite_output_dir:
+        raise OutputError(
+            f"{folder} holds an export already (format {artifact.format}).",
+            fix="Give another folder with --output_dir, or replace it with --overwrite_output_dir.",
+        )

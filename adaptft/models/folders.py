@@ -1,0 +1,141 @@
+"""Checks of a local model folder: what it holds, and whether all of it is there."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+from adaptft.artifacts import read_artifact
+from adaptft.errors import ModelError
+
+INDEX = "model.safetensors.index.json"
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model", "*.tiktoken", "tekken.json")
+_GIT_LFS = b"version https://git-lfs"
+
+
+def read_folder_config(folder: Path) -> dict[str, Any]:
+    """config.json of ``folder``.
+
+    Raises:
+        ModelError: it is missing (the message says what the folder holds instead) or is not JSON.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise _without_config(folder)
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as cause:
+        raise ModelError(f"Cannot read {path}: {cause}.", fix="Copy or download the model again.") from cause
+    if not isinstance(config, dict):
+        raise ModelError(f"{path} is not a model's config.", fix="Copy or download the model again.")
+    return config
+
+
+def check_folder(folder: Path) -> None:
+    """Check that ``folder`` holds config, whole safetensors weights and a tokenizer.
+
+    Raises:
+        ModelError: something is missing, cut short, or kept in pickles only.
+    """
+    read_folder_config(folder)
+    for name in _weight_names(folder):
+        _check_safetensors(folder / name)
+    if not any(any(folder.glob(pattern)) for pattern in _TOKENIZERS):
+        raise ModelError(
+            f"{folder} has no tokenizer (no {', '.join(_TOKENIZERS[:3])}).",
+            fix="Copy the tokenizer files of the model that it was made from into the folder.",
+        )
+
+
+def weight_files(folder: Path) -> tuple[Path, ...]:
+    """The safetensors files that hold the weights, sorted by name."""
+    return tuple(folder / name for name in _weight_names(folder))
+
+
+def _weight_names(folder: Path) -> list[str]:
+    index = folder / INDEX
+    if not index.is_file():
+        if names := sorted(path.name for path in folder.glob("*.safetensors")):
+            return names
+        raise _without_weights(folder)
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError) as cause:
+        raise ModelError(f"{index} is broken: {cause!r}.", fix="Copy or download the model again.") from cause
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise ModelError(
+            f"{folder} lacks {len(missing)} of {len(names)} weight files that its index names: {', '.join(missing)}.",
+            fix="Copy or download the missing files; a download that was stopped can be run again.",
+        )
+    return names
+
+
+def _check_safetensors(path: Path) -> None:
+    """Compare the file's size with the one its header implies.
+
+    Form: 8 bytes with the header's length, the header (JSON, ``data_offsets`` of each tensor), the data.
+    """
+    with path.open("rb") as stream:
+        start = stream.read(8)
+        if _GIT_LFS.startswith(start) and start:
+            raise ModelError(f"{path} is a Git LFS pointer and not the weights.", fix="Run: git lfs pull")
+        try:
+            (length,) = struct.unpack("<Q", start)
+            size = path.stat().st_size
+            header = json.loads(stream.read(length) if length < size else b"")
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        except (struct.error, ValueError, KeyError, TypeError, AttributeError) as cause:
+            raise ModelError(f"{path} is not a safetensors file.", fix="Copy or download it again.") from cause
+    wanted = 8 + length + max(ends, default=0)
+    if size != wanted:
+        raise ModelError(
+            f"{path} is cut short: {size} bytes of {wanted}.",
+            fix="Copy or download it again; a download that was stopped can be run again.",
+        )
+
+
+def _without_config(folder: Path) -> ModelError:
+    if (folder / "adapter_config.json").is_file():
+        return _adapter(folder)
+    ggufs = sorted(folder.glob("*.gguf"))
+    if ggufs:
+        return ModelError(f"{folder} has no config.json.", fix=f"Name the GGUF file itself: --model {ggufs[0]}")
+    inner = sorted(path.parent for path in folder.glob("*/config.json"))
+    if inner:
+        return ModelError(f"{folder} has no config.json.", fix=f"Name the model folder in it: --model {inner[-1]}")
+    return ModelError(
+        f"{folder} is no model folder: it has no config.json.",
+        fix="Name a folder with config.json, *.safetensors and tokenizer.json, a GGUF file, a hub id or an alias.",
+    )
+
+
+def _adapter(folder: Path) -> ModelError:
+    """What to do with an adapter that was handed over as a model."""
+    artifact = read_artifact(folder)
+    if artifact is not None:
+        base = artifact.base_model
+    else:
+        settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        base = settings.get("base_model_name_or_path") or "BASE"
+    return ModelError(
+        f"{folder} is an adapter of {base}, not a model.",
+        fix=f"Use --model {base} --adapters {folder}, or merge it: adaptft export --format merged --adapters {folder}",
+    )
+
+
+def _without_weights(folder: Path) -> ModelError:
+    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+    if not pickles:
+        return ModelError(
+            f"{folder} has a config.json and no weights (no *.safetensors).",
+            fix="Copy or download the weights into the folder.",
+        )
+    return ModelError(
+        f"{folder} keeps its weights in {pickles[0]}, a pickle, which can run any code when it is opened.",
+        fix='If you trust it, convert it once: python -c "from transformers import AutoModelForCausalLM as M; '
+        f"M.from_pretrained('{folder}', dtype='auto').save_pretrained('{folder}')\"",
+    )

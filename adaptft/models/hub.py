@@ -1,0 +1,139 @@
+"""Downloads from Hugging Face and ModelScope through their own clients, with errors that say what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from adaptft import optional
+from adaptft.errors import ModelError, OutputError
+from adaptft.models.catalog import nearest
+from adaptft.requests import Hub
+from adaptft.units import format_bytes
+
+_TEXT_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "LICENSE*", "README.md"]
+_WEIGHTS = ["*.safetensors"]
+_CODE = ["*.py"]
+_NOT_NEEDED = ["onnx/*", "openvino/*", "original/*", "runs/*", "*.gguf", "consolidated*.safetensors"]
+
+
+def download_config(repo: str, *, hub: Hub, revision: str | None) -> dict[str, Any]:
+    """config.json of the model ``repo``.
+
+    Raises:
+        ModelError: there is no such model, it has no config.json, or the hub cannot be reached.
+    """
+    folder = _CLIENTS[hub](repo, revision, ["config.json"])
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ModelError(f"{repo} has no config.json.", fix="Name a model in Hugging Face form, or a GGUF file.")
+    config = json.loads(path.read_text(encoding="utf-8"))
+    return dict(config)
+
+
+def download(repo: str, *, hub: Hub, revision: str | None, with_code: bool) -> Path:
+    """The folder with config, tokenizer and safetensors weights of ``repo``; its Python files only ``with_code``.
+
+    Raises:
+        ModelError: there is no such model, or the hub cannot be reached.
+        OutputError: the disk is too full.
+    """
+    return _CLIENTS[hub](repo, revision, _TEXT_FILES + _WEIGHTS + (_CODE if with_code else []))
+
+
+def _huggingface(repo: str, revision: str | None, patterns: list[str]) -> Path:
+    from huggingface_hub import snapshot_download
+
+    endpoint = os.environ.get("HF_ENDPOINT")  # read again here: the client reads it only when it is imported
+    with _huggingface_errors(repo, revision):
+        return Path(
+            snapshot_download(
+                repo, revision=revision, allow_patterns=patterns, ignore_patterns=_NOT_NEEDED, endpoint=endpoint
+            )
+        )
+
+
+@contextmanager
+def _huggingface_errors(repo: str, revision: str | None) -> Iterator[None]:
+    """The client's errors as ModelError and OutputError; the order matters, some are kinds of others."""
+    import httpx
+    from huggingface_hub import errors
+
+    page = f"https://huggingface.co/{repo}"
+    try:
+        yield
+    except errors.GatedRepoError as cause:
+        raise ModelError(
+            f"{repo} is gated: its owner asks for an agreement first.",
+            fix=f"Accept it at {page} and log in with: hf auth login (or set HF_TOKEN).",
+        ) from cause
+    except errors.RepositoryNotFoundError as cause:
+        raise _not_found(repo, "Hugging Face", "; a private one needs: hf auth login") from cause
+    except errors.RevisionNotFoundError as cause:
+        raise ModelError(
+            f"{repo} has no revision {revision}.", fix=f"See {page}/tree/main for its branches."
+        ) from cause
+    except errors.HFValidationError as cause:
+        raise ModelError(f"{repo} is no hub id: {cause}.", fix="A hub id has the form owner/name.") from cause
+    except (errors.LocalEntryNotFoundError, httpx.TransportError, ConnectionError) as cause:
+        raise _unreachable(repo, "Hugging Face", "--hub modelscope, or HF_ENDPOINT with a mirror") from cause
+    except errors.HfHubHTTPError as cause:
+        raise ModelError(
+            f"Hugging Face answered {cause.response.status_code} for {repo}.", fix="Try again, or --hub modelscope."
+        ) from cause
+    except OSError as cause:
+        raise _unwritable(repo, cause) from cause
+
+
+def _modelscope(repo: str, revision: str | None, patterns: list[str]) -> Path:
+    modelscope = optional.require("modelscope", purpose="--hub modelscope")
+    try:
+        return Path(
+            modelscope.snapshot_download(repo, revision=revision, allow_patterns=patterns, ignore_patterns=_NOT_NEEDED)
+        )
+    except OSError as cause:
+        if isinstance(cause, ConnectionError) or "onnect" in str(cause):
+            raise _unreachable(repo, "ModelScope", "--hub hf") from cause
+        raise _unwritable(repo, cause) from cause
+    except Exception as cause:  # the client has no common base class for its errors
+        if "exist" in str(cause) or "404" in str(cause):
+            raise _not_found(repo, "ModelScope", "") from cause
+        raise _unreachable(repo, "ModelScope", "--hub hf") from cause
+
+
+def _not_found(repo: str, hub: str, hint: str) -> ModelError:
+    near = nearest(repo.rpartition("/")[2])
+    return ModelError(
+        f"There is no model {repo} on {hub}{hint}.",
+        fix=f"Check the id's spelling{f'; the alias {near} may be meant' if near else ''}.",
+    )
+
+
+def _unreachable(repo: str, hub: str, other: str) -> ModelError:
+    return ModelError(
+        f"{hub} cannot be reached for {repo}, and it was not downloaded before.",
+        fix=f"Try {other}; or on a machine with network run: adaptft download {repo}, copy the folder it prints, "
+        "and name that folder as the model.",
+    )
+
+
+def _unwritable(repo: str, cause: OSError) -> OutputError:
+    free = _free_bytes()
+    return OutputError(
+        f"Cannot store {repo}: {cause.strerror or cause} ({format_bytes(free)} free).",
+        fix="Free some space, or set HF_HOME (MODELSCOPE_CACHE) to a folder on a larger disk.",
+    )
+
+
+def _free_bytes() -> int:
+    import shutil
+
+    home = Path(os.environ.get("HF_HOME", Path.home())).expanduser()
+    return shutil.disk_usage(home if home.exists() else Path.home()).free
+
+
+_CLIENTS: dict[Hub, Callable[[str, str | None, list[str]], Path]] = {"hf": _huggingface, "modelscope": _modelscope}

@@ -1,0 +1,96 @@
+"""Loading a model to use it: base, adapter on a base, or an export, on one device."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adaptft import optional
+from adaptft.errors import ModelError
+from adaptft.models.folders import check_folder, read_folder_config
+from adaptft.models.tokenizers import load_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+_QUANTIZERS = {"compressed-tensors": "compressed_tensors", "bitsandbytes": "bitsandbytes"}  # method -> module
+
+
+def load_for_inference(
+    path: Path, *, adapters: Path | None = None, device: str, dtype: str, trust_remote_code: bool = False
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model in ``path`` in evaluation mode, with ``adapters`` unmerged on it, and its tokenizer.
+
+    Args:
+        adapters: a PEFT adapter folder; its tokenizer and generation config go before the base's.
+        device: ``cpu``, ``cuda`` or ``cuda:1``.
+        dtype: ``float32``, ``bf16`` ...; quantised weights stay as they are and compute in it.
+
+    Raises:
+        ModelError: the folder is not complete, or the adapter is not made for this model.
+        MissingPackage: the checkpoint's form needs a package that is not installed.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    check_folder(path)
+    _require_quantizer(path)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=getattr(torch, _DTYPES.get(dtype, dtype)),
+            device_map={"": device} if device != "cpu" else None,
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+        )
+    except (OSError, ValueError, ImportError, RuntimeError) as cause:
+        raise ModelError(
+            f"Cannot load the model in {path}: {_first_line(cause)}.",
+            fix="Check that config.json and the weights belong together, or copy the model again.",
+        ) from cause
+    if adapters is not None:
+        model = _with_adapters(model, path, adapters)
+    tokenizer = load_tokenizer(_tokenizer_folder(path, adapters), trust_remote_code=trust_remote_code)
+    return model.eval(), tokenizer
+
+
+def _require_quantizer(path: Path) -> None:
+    settings = read_folder_config(path).get("quantization_config") or {}
+    module = _QUANTIZERS.get(settings.get("quant_method", ""))
+    if module is not None:
+        optional.require(module, purpose=f"A model in {settings['quant_method']} form")
+
+
+def _with_adapters(model: PreTrainedModel, path: Path, adapters: Path) -> Any:
+    from peft import PeftModel
+
+    if not (adapters / "adapter_config.json").is_file():
+        raise ModelError(
+            f"{adapters} is no adapter folder: it has no adapter_config.json.",
+            fix="Name the result folder of a lora or qlora run; a full model goes to --model.",
+        )
+    try:
+        adapted = PeftModel.from_pretrained(model, str(adapters))
+    except (RuntimeError, ValueError, OSError) as cause:
+        base = json.loads((adapters / "adapter_config.json").read_text("utf-8")).get("base_model_name_or_path")
+        raise ModelError(
+            f"The adapter {adapters} does not fit the model in {path}: {_first_line(cause)}",
+            fix=f"Name the model that it was trained on: --model {base or 'BASE'}",
+        ) from cause
+    if (adapters / "generation_config.json").is_file():
+        from transformers import GenerationConfig
+
+        adapted.generation_config = adapted.base_model.model.generation_config = GenerationConfig.from_pretrained(
+            adapters
+        )
+    return adapted
+
+
+def _tokenizer_folder(path: Path, adapters: Path | None) -> Path:
+    return adapters if adapters is not None and (adapters / "tokenizer_config.json").is_file() else path
+
+
+def _first_line(cause: Exception) -> str:
+    return next(iter(str(cause).splitlines()), type(cause).__name__)

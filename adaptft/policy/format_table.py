@@ -1,0 +1,106 @@
+"""The export formats: what each stores, needs and runs on. One row a format; nothing else knows these numbers.
+
+Sources: vLLM 0.32 (``model_executor/kernels/linear``, minimum capability of each scheme) and its page
+"Supported hardware" for quantization; llm-compressor 0.14 for what it writes (compressed-tensors 0.19).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from adaptft.requests import ExportFormat
+
+ComputeCapability = tuple[int, int]
+
+GROUP_SIZES = (128, 64, 32)
+"""Weights of one row that share a scale, best served first: Marlin takes 32, 64 and 128."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatFacts:
+    """One export format. Bits are those of a compressed linear layer; everything else stays in 16 bit."""
+
+    title: str
+    weight_bits: int
+    channel_bits: int = 0
+    """Bits a row (output channel) adds: the scale of per-channel formats."""
+    group_bits: int = 0
+    """Bits a group of weights adds: its scale."""
+    zero_point_bits: int = 0
+    """Bits of a group's zero point; 0 where the format is symmetric."""
+    activation_bits: int = 16
+    needs_calibration: bool = False
+    minimum: ComputeCapability | None = None
+    """Lowest compute capability that serves the format as it is."""
+    weight_only_minimum: ComputeCapability | None = None
+    """Lowest one that serves it by widening the weights while computing in 16 bit; None: none lower."""
+    refused_from: ComputeCapability | None = None
+    """First compute capability for which there is no kernel any more."""
+    kernels: str
+    servable_on: str
+    expected_loss_rise: float
+    """Nats per token; a larger rise on held-out rows is reported as a warning."""
+
+    @property
+    def is_grouped(self) -> bool:
+        """True where weights are stored in groups, so that the group size has to divide a layer's inputs."""
+        return self.group_bits > 0
+
+    @property
+    def is_compressed(self) -> bool:
+        """False for the plain 16-bit checkpoint."""
+        return self.weight_bits < 16
+
+
+FORMATS: dict[ExportFormat, FormatFacts] = {
+    "merged": FormatFacts(
+        title="16-bit safetensors",
+        weight_bits=16,
+        kernels="plain 16-bit matrix multiplication",
+        servable_on="any GPU, and CPUs (bf16 from compute capability 8.0; vLLM casts to fp16 below)",
+        expected_loss_rise=0.02,
+    ),
+    "fp8": FormatFacts(
+        title="FP8 weights and activations (W8A8, a scale a channel, activations scaled a token at a time)",
+        weight_bits=8,
+        channel_bits=16,
+        activation_bits=8,
+        minimum=(8, 9),
+        weight_only_minimum=(7, 5),
+        kernels="FlashInfer, CUTLASS; Marlin (weight only) below 8.9",
+        servable_on="Ada, Hopper and Blackwell (8.9 and up); Turing and Ampere (7.5 to 8.6) as weight-only",
+        expected_loss_rise=0.1,
+    ),
+    "int8": FormatFacts(
+        title="INT8 weights and activations (W8A8, a scale a channel, activations scaled a token at a time)",
+        weight_bits=8,
+        channel_bits=16,
+        activation_bits=8,
+        minimum=(7, 5),
+        refused_from=(10, 0),
+        kernels="CUTLASS, Triton; oneDNN on CPUs",
+        servable_on="Turing, Ampere, Ada and Hopper (7.5 to 9.0), and CPUs; not Blackwell (10.0 and up)",
+        expected_loss_rise=0.15,
+    ),
+    "awq": FormatFacts(
+        title="AWQ: 4-bit weights with zero points (W4A16)",
+        weight_bits=4,
+        group_bits=16,
+        zero_point_bits=4,
+        needs_calibration=True,
+        minimum=(7, 5),
+        kernels="Machete (Hopper), Marlin, Exllama, Triton",
+        servable_on="Turing and newer (7.5 and up)",
+        expected_loss_rise=0.4,
+    ),
+    "gptq": FormatFacts(
+        title="GPTQ: symmetric 4-bit weights (W4A16)",
+        weight_bits=4,
+        group_bits=16,
+        needs_calibration=True,
+        minimum=(7, 5),
+        kernels="Machete (Hopper), Marlin, Exllama, Triton",
+        servable_on="Turing and newer (7.5 and up)",
+        expected_loss_rise=0.4,
+    ),
+}

@@ -1,0 +1,223 @@
+"""The export plan: format, layers, group size, device, calibration and size, each with its reason. Pure."""
+
+from __future__ import annotations
+
+from adaptft.errors import DoesNotFit, ExportError, OutputError
+from adaptft.facts import Gpu, Machine, ModelShape
+from adaptft.plans import Decision, Dtype, ExportPlan
+from adaptft.policy.devices import Device, choose_device, gpu_has_bf16
+from adaptft.policy.format_table import FORMATS, FormatFacts
+from adaptft.policy.groups import Layout, layout, num_modules
+from adaptft.requests import ExportRequest
+from adaptft.units import format_bytes
+
+_BYTES: dict[Dtype, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
+_STORED_DTYPES: dict[str, Dtype] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+_HOST_MEMORY_SLACK = 1.25
+"""Host memory over the weights: the layer in work, a shard being written, the interpreter."""
+_CALIBRATION: dict[Device, tuple[int, int]] = {"cuda": (256, 2048), "cpu": (32, 256)}
+"""Rows x tokens. 256 x 2048 is what llm-compressor's examples take; a CPU would need hours for it."""
+
+
+def plan_export(machine: Machine, model: ModelShape, request: ExportRequest) -> ExportPlan:
+    """Decide how ``model`` (the base, or a full model) is exported on ``machine``.
+
+    Raises:
+        ExportError: the model is compressed already, or no layer of it can be; no kernel serves the format here.
+        RequestError: a group size that the format or the model does not allow.
+        MachineError: a GPU was asked for and there is none.
+        DoesNotFit: the weights do not fit into host memory.
+        OutputError: the export does not fit on the disk.
+    """
+    facts = FORMATS[request.format]
+    _check_source(model)
+    _check_kernels(facts, machine, request)
+    chosen = layout(facts, model, request.group_size)
+    device = _device(facts, machine, request)
+    dtype = _compute_dtype(facts, machine, model, device.value)
+    calibration = _calibration(facts, model, request, device.value)
+    symmetric = _symmetric(facts, model)
+    size = exported_bytes(facts, model, chosen, symmetric=symmetric.value)
+    _check_disk(machine, size)
+    return ExportPlan(
+        request=request,
+        model=model,
+        format=request.format,
+        device=device.value,
+        compute_dtype=dtype.value,
+        saved_dtype=_saved_dtype(model),
+        group_size=chosen.group_size.value,
+        symmetric=symmetric.value,
+        ignored_modules=chosen.ignored_patterns if facts.is_compressed else (),
+        num_compressed_modules=num_modules(chosen.compressed),
+        num_calibration_rows=calibration.value[0],
+        max_length=calibration.value[1],
+        source_bytes=model.num_parameters * _BYTES[_saved_dtype(model)],
+        predicted_bytes=size,
+        servable_on=facts.servable_on,
+        reasons=_reasons(facts, model, chosen, symmetric, device, dtype, calibration),
+        warnings=(*_serving_warnings(facts, machine), *_shape_warnings(facts, chosen)),
+    )
+
+
+def exported_bytes(facts: FormatFacts, model: ModelShape, chosen: Layout, *, symmetric: bool) -> int:
+    """Size of the weights on disk: compressed layers with their scales, everything else in 16 bit."""
+    weights = sum(linear.num_weights for linear in chosen.compressed)
+    channels = sum(linear.out_features * linear.count for linear in chosen.compressed)
+    groups = weights // chosen.group_size.value if chosen.group_size.value else 0
+    group_bits = facts.group_bits + (0 if symmetric else facts.zero_point_bits)
+    bits = weights * facts.weight_bits + channels * facts.channel_bits + groups * group_bits
+    return bits // 8 + (model.num_parameters - weights) * 2
+
+
+def _check_source(model: ModelShape) -> None:
+    if model.quantization is not None:
+        raise ExportError(
+            f"{model.name} is compressed already ({model.quantization}); compressing it again would lose twice.",
+            fix="Export from the 16-bit model: give it with --model.",
+        )
+
+
+def _check_kernels(facts: FormatFacts, machine: Machine, request: ExportRequest) -> None:
+    if facts.refused_from is None:
+        return
+    for gpu in machine.gpus:
+        if gpu.compute_capability is not None and gpu.compute_capability >= facts.refused_from:
+            raise ExportError(
+                f"No kernel serves {request.format} on {_describe(gpu)}: it is for {facts.servable_on}.",
+                fix="Use --format fp8; for another machine, give its `adaptft probe --json` with --machine FILE.",
+            )
+
+
+def _device(facts: FormatFacts, machine: Machine, request: ExportRequest) -> Decision[Device]:
+    if not facts.is_compressed and request.device is None:
+        return Decision("cpu", "merging is one addition a weight: copying them to a GPU would take longer")
+    return choose_device(machine, request.device)
+
+
+def _compute_dtype(facts: FormatFacts, machine: Machine, model: ModelShape, device: Device) -> Decision[Dtype]:
+    if not facts.is_compressed:
+        return _fitting(machine, model, (_stored_dtype(model),), "as stored; a layer is added to its adapter in fp32")
+    if device == "cpu":
+        return _fitting(machine, model, ("fp32", "bf16"), "fp32 on the CPU: many CPUs only emulate bf16")
+    if all(gpu_has_bf16(gpu) for gpu in machine.gpus):
+        return _fitting(
+            machine, model, ("bf16",), "the GPU has bf16; weights wait in host memory, a layer at a time moves"
+        )
+    return _fitting(machine, model, ("fp32", "fp16"), "the GPU lacks bf16, and a layer at a time fits in fp32")
+
+
+def _fitting(machine: Machine, model: ModelShape, dtypes: tuple[Dtype, ...], reason: str) -> Decision[Dtype]:
+    """The first of ``dtypes`` in which the weights fit into host memory."""
+    available = min(machine.memory.available_bytes, machine.memory.limit_bytes or machine.memory.available_bytes)
+    for dtype in dtypes:
+        if model.num_parameters * _BYTES[dtype] * _HOST_MEMORY_SLACK <= available:
+            why = reason if dtype == dtypes[0] else f"{dtype}, as {dtypes[0]} does not fit into host memory"
+            return Decision(dtype, why)
+    needed = model.num_parameters * _BYTES[dtypes[-1]] * _HOST_MEMORY_SLACK
+    raise DoesNotFit(
+        f"Exporting {model.name} needs {format_bytes(needed)} of host memory; {format_bytes(available)} are available.",
+        fix="Close other programs, or export on a machine with more memory; the adapter folder is all it needs.",
+    )
+
+
+def _stored_dtype(model: ModelShape) -> Dtype:
+    return _STORED_DTYPES.get(model.stored_dtype, "bf16")
+
+
+def _saved_dtype(model: ModelShape) -> Dtype:
+    """The base's own 16-bit type; bf16 for one stored in 32 bit, as servers compute in 16 bit anyway."""
+    return "fp16" if _stored_dtype(model) == "fp16" else "bf16"
+
+
+def _calibration(
+    facts: FormatFacts, model: ModelShape, request: ExportRequest, device: Device
+) -> Decision[tuple[int, int]]:
+    if not facts.needs_calibration:
+        return Decision((0, 0), "the format needs none: scales come from the weights alone")
+    rows, length = _CALIBRATION[device]
+    length = min(length, model.max_position_embeddings)
+    why = "what llm-compressor's examples take" if device == "cuda" else "so few because a CPU is slow"
+    if request.quant_n_samples is None and request.max_length is None:
+        return Decision((rows, length), why)
+    return Decision((request.quant_n_samples or rows, request.max_length or length), "as asked for", "user")
+
+
+def _symmetric(facts: FormatFacts, model: ModelShape) -> Decision[bool]:
+    if not facts.zero_point_bits:
+        return Decision(True, "the format has no zero points")
+    if model.moe is not None:
+        return Decision(True, "without zero points: transformers 5.17 cannot load those of routed experts")
+    return Decision(False, "with zero points")
+
+
+def _check_disk(machine: Machine, size: int) -> None:
+    if machine.disk is not None and size > machine.disk.free_bytes:
+        raise OutputError(
+            f"The export will take {format_bytes(size)}; {machine.disk.path} has "
+            f"{format_bytes(machine.disk.free_bytes)} free.",
+            fix="Free some space, or give a folder on another disk with --output_dir.",
+        )
+
+
+def _reasons(
+    facts: FormatFacts,
+    model: ModelShape,
+    chosen: Layout,
+    symmetric: Decision[bool],
+    device: Decision[Device],
+    dtype: Decision[Dtype],
+    calibration: Decision[tuple[int, int]],
+) -> dict[str, str]:
+    reasons = {
+        "format": facts.title,
+        "kernels": facts.kernels,
+        "device": device.reason,
+        "compute_dtype": dtype.reason,
+        "group_size": chosen.group_size.reason,
+        "symmetric": symmetric.reason,
+        "calibration": calibration.reason,
+    }
+    if facts.is_compressed:
+        reasons["ignored_modules"] = (
+            "the head, routers and one-output gates stay in 16 bit: small, and all depends on them"
+        )
+    if facts.is_compressed and model.moe is not None:
+        reasons["experts"] = (
+            f"the {model.moe.num_experts} experts of a layer are compressed one by one: llm-compressor takes the fused "
+            "weights apart where it knows the architecture; the report counts them"
+        )
+    return reasons
+
+
+def _serving_warnings(facts: FormatFacts, machine: Machine) -> tuple[str, ...]:
+    """What this machine's own GPUs can do with the result; the export may well be for another machine."""
+    warnings = []
+    for gpu in _distinct(machine.gpus):
+        capability = gpu.compute_capability
+        if capability is None or facts.minimum is None or capability >= facts.minimum:
+            continue
+        if facts.weight_only_minimum is not None and capability >= facts.weight_only_minimum:
+            warnings.append(f"{_describe(gpu)} serves this as weight-only: half the memory, 16-bit arithmetic.")
+        else:
+            warnings.append(f"{_describe(gpu)} cannot serve this format: it is for {facts.servable_on}.")
+    return tuple(warnings)
+
+
+def _shape_warnings(facts: FormatFacts, chosen: Layout) -> tuple[str, ...]:
+    """Marlin, the fast 4-bit kernel, takes inputs divisible by 128 and outputs divisible by 64 (vLLM 0.32)."""
+    if not facts.is_grouped:
+        return ()
+    odd = sorted({linear.name for linear in chosen.compressed if linear.in_features % 128 or linear.out_features % 64})
+    if not odd:
+        return ()
+    return (f"The shapes of {', '.join(odd)} do not fit the Marlin kernel; vLLM serves them with a slower one.",)
+
+
+def _distinct(gpus: tuple[Gpu, ...]) -> list[Gpu]:
+    return list({gpu.name: gpu for gpu in gpus}.values())
+
+
+def _describe(gpu: Gpu) -> str:
+    major, minor = gpu.compute_capability or (0, 0)
+    return f"{gpu.name} (compute capability {major}.{minor})"

@@ -1,0 +1,132 @@
+"""LoRA adapter folders, read as facts: ranks, layer shapes, stop tokens. No weights are loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from adaptft.artifacts import ADAPTER_CONFIG, adapter_base, is_adapter, read_artifact
+from adaptft.errors import ModelError, RequestError
+from adaptft.facts import AdapterShape, ModelShape
+from adaptft.serving.companions import CHAT_TEMPLATE, eos_token_ids
+
+WEIGHTS = "adapter_model.safetensors"
+CHANGING_INITS = ("pissa", "olora", "corda", "loftq")
+"""Initialisations that change the base's weights when PEFT loads the adapter."""
+
+
+def parse_adapters(texts: tuple[str, ...]) -> dict[str, Path]:
+    """``name=DIR`` or ``DIR`` (named after the folder) to folders by name.
+
+    Raises:
+        RequestError: two adapters of one name, or a part is missing.
+    """
+    folders: dict[str, Path] = {}
+    for text in texts:
+        name, separator, folder = text.partition("=")
+        if not separator or Path(text).is_dir():
+            name, folder = Path(text).absolute().name, text
+        if not name or not folder:
+            raise RequestError(f"--adapters {text} is no NAME=DIR.", fix="Example: --adapters math=output/my-run")
+        if name in folders:
+            raise RequestError(
+                f"Two adapters are called {name}.", fix="Give each its own name: --adapters NAME=DIR NAME=DIR"
+            )
+        folders[name] = Path(folder)
+    return folders
+
+
+def read_adapter(name: str, folder: Path) -> AdapterShape:
+    """The adapter in ``folder``, to be served as ``name``.
+
+    Raises:
+        ModelError: there is no adapter, or not a LoRA adapter that can be read.
+    """
+    if not is_adapter(folder):
+        raise ModelError(
+            f"{folder} holds no adapter (no {ADAPTER_CONFIG}).",
+            fix=f"Give the folder that `adaptft train` wrote; a complete model is served alone: adaptft serve {folder}",
+        )
+    config = _read_config(folder)
+    shapes, stored_rank = _stored_shapes(folder)
+    artifact = read_artifact(folder)
+    ranks = [config["r"], *(config.get("rank_pattern") or {}).values()]
+    template = folder / CHAT_TEMPLATE
+    return AdapterShape(
+        name=name,
+        path=str(folder.absolute()),
+        rank=config["r"],
+        max_rank=max(*ranks, stored_rank),
+        base_model=artifact.base_model if artifact else adapter_base(folder),
+        base_fingerprint=artifact.base_fingerprint if artifact else None,
+        layer_shapes=shapes,
+        special_features=_special_features(config),
+        eos_token_ids=eos_token_ids(folder),
+        chat_template=str(template.absolute()) if template.is_file() else None,
+    )
+
+
+def check_shapes(adapter: AdapterShape, model: ModelShape) -> None:
+    """Refuse an adapter that another model's layers were made for.
+
+    Raises:
+        ModelError: a layer is missing in ``model`` or has other dimensions.
+    """
+    known: dict[str, set[tuple[int, int]]] = {}
+    for linear in model.linears:
+        known.setdefault(linear.name, set()).add((linear.in_features, linear.out_features))
+    for layer, shape in adapter.layer_shapes.items():
+        if layer in known and shape not in known[layer]:
+            theirs = " or ".join(f"{a} x {b}" for a, b in sorted(known[layer]))
+            raise ModelError(
+                f"Adapter {adapter.name} belongs to another model: its {layer} is {shape[0]} x {shape[1]}, "
+                f"{model.name}'s is {theirs}.",
+                fix=f"Serve it on its own base: adaptft serve {adapter.base_model or adapter.path}",
+            )
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / ADAPTER_CONFIG
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as cause:
+        raise ModelError(f"Cannot read {path}: {cause}.", fix="Train the adapter again, or copy it again.") from cause
+    kind = config.get("peft_type") if isinstance(config, dict) else None
+    if kind != "LORA" or not isinstance(config.get("r"), int):
+        raise ModelError(
+            f"The adapter in {folder} is of type {kind}; only LoRA adapters are served.",
+            fix=f"Merge it: adaptft export --adapters {folder} --format merged, then serve the result.",
+        )
+    return dict(config)
+
+
+def _stored_shapes(folder: Path) -> tuple[dict[str, tuple[int, int]], int]:
+    """Layer name to (in_features, out_features), and the largest rank, from the header of the weight file."""
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise ModelError(f"{folder} has no {WEIGHTS}.", fix="Copy the whole folder, or train the adapter again.")
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as tensors:
+            sizes = {key: tuple(tensors.get_slice(key).get_shape()) for key in tensors.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as cause:
+        raise ModelError(f"Cannot read {path}: {cause}.", fix="Copy the file again: it may be cut off.") from cause
+    ins = {key.split(".")[-3]: size[1] for key, size in sizes.items() if key.endswith(".lora_A.weight")}
+    outs = {key.split(".")[-3]: size[0] for key, size in sizes.items() if key.endswith(".lora_B.weight")}
+    ranks = [size[0] for key, size in sizes.items() if key.endswith(".lora_A.weight")]
+    return {layer: (ins[layer], outs[layer]) for layer in ins.keys() & outs.keys()}, max(ranks, default=0)
+
+
+def _special_features(config: dict[str, Any]) -> tuple[str, ...]:
+    init = config.get("init_lora_weights")
+    present = {
+        "DoRA": config.get("use_dora"),
+        "modules trained whole (modules_to_save)": config.get("modules_to_save"),
+        "trained biases": config.get("bias", "none") != "none" or config.get("lora_bias"),
+        f"the initialisation {init}": isinstance(init, str) and init.lower().startswith(CHANGING_INITS),
+        "activation tokens (aLoRA)": config.get("alora_invocation_tokens"),
+        "repeated layers": config.get("layer_replication"),
+    }
+    return tuple(feature for feature, is_used in present.items() if is_used)

@@ -1,0 +1,84 @@
+"""Stop tokens and chat templates of a base and its adapters, joined into what one server can take.
+
+vLLM has one chat template and one list of stop tokens for all the models of a server. The list is
+``eos_token_id`` of the generation_config.json in its ``--generation-config`` folder
+(``--override-generation-config`` changes sampling only: vLLM 0.32, ``config/model.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from adaptft.facts import AdapterShape
+
+CHAT_TEMPLATE = "chat_template.jinja"
+GENERATION_CONFIG = "generation_config.json"
+
+
+def eos_token_ids(folder: Path) -> tuple[int, ...]:
+    """Stop tokens that ``folder``'s generation_config.json names."""
+    ids = _read(folder / GENERATION_CONFIG).get("eos_token_id")
+    if isinstance(ids, int):
+        return (ids,)
+    return tuple(int(i) for i in ids) if isinstance(ids, list) else ()
+
+
+def stop_token_folder(base: Path, adapters: Iterable[AdapterShape]) -> str | None:
+    """A folder whose generation_config.json stops the base and every adapter; None where the base's does.
+
+    Where no adapter's own file holds all stop tokens, a joined one is written into the cache.
+    """
+    adapters = tuple(adapters)
+    own = eos_token_ids(base)
+    wanted = set(own).union(*(adapter.eos_token_ids for adapter in adapters))
+    if wanted == set(own):
+        return None
+    whole = next((adapter.path for adapter in adapters if set(adapter.eos_token_ids) == wanted), None)
+    return whole or str(_write_joined(_read(base / GENERATION_CONFIG) | {"eos_token_id": sorted(wanted)}))
+
+
+def common_template(base: Path, adapters: Iterable[AdapterShape]) -> tuple[str | None, tuple[str, ...]]:
+    """A template file that replaces the base's (None: it has the adapters' already), and notes for people."""
+    files = {adapter.name: adapter.chat_template for adapter in adapters if adapter.chat_template}
+    texts = {name: Path(file).read_text(encoding="utf-8") for name, file in files.items()}
+    own = base_template(base)
+    if not texts or set(texts.values()) == {own}:
+        return None, ()
+    first = next(name for name, text in texts.items() if text != own)
+    others = [name for name, text in texts.items() if text != texts[first]]
+    if not others:
+        return files[first], ()
+    note = f"The chat template of {first} is used for all; trained with another one: {', '.join(others)}."
+    return files[first], (note,)
+
+
+def base_template(folder: Path) -> str | None:
+    """The chat template of a model folder, from its file or from tokenizer_config.json."""
+    path = folder / CHAT_TEMPLATE
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    template = _read(folder / "tokenizer_config.json").get("chat_template")
+    return template if isinstance(template, str) else None
+
+
+def _write_joined(config: dict[str, Any]) -> Path:
+    text = json.dumps(config, indent=2, sort_keys=True)
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "adaptft" / "generation"
+    folder = cache / hashlib.sha256(text.encode()).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / GENERATION_CONFIG).write_text(text, encoding="utf-8")
+    return folder
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where there is none, since all of these files are optional."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return content if isinstance(content, dict) else {}
