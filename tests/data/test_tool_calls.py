@@ -171,3 +171,21 @@ def test_nulls_that_parquet_fills_in_are_not_trained(read, tmp_path):
     found = read(tmp_path / "rows.parquet")
     assert found.trained(0)[0] == CALL.format("get_stock", '{"sku": "K-17"}') + "<|im_end|>"
     assert "null" not in "".join(found.texts())
+
+
+@pytest.mark.parametrize(
+    ("tools", "reason"),
+    [
+        ([{"name": "f", "description": "\ud83d"}], "tools has half of a surrogate pair (a cut emoji)"),
+        ("not JSON", "tools is text, not a list"),
+        ([5], "tools are not a list of objects"),
+        ([{"description": "?"}], "tool without a name"),
+    ],
+)
+def test_tools_that_cannot_be_meant_reject_the_row(read, tools, reason):
+    assert read([row({"content": "."}), {**row({"content": "."}), "tools": tools}]).rejected() == {reason: (2,)}
+
+
+@pytest.mark.parametrize("tools", [None, "", "[]", []])
+def test_no_tools_are_no_tools(read, tools):
+    assert "# Tools" not in read([{**row({"content": "."}), "tools": tools}]).texts()[0]
