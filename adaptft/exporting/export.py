@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.metadata
+import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -100,12 +101,28 @@ def _write(
                 num_linears = compress(model, tokenizer, plan, rows.calibration)
             progress("saving")
             model.to(torch_dtype(plan.saved_dtype)).save_pretrained(partial, max_shard_size=_SHARD_SIZE)
+            _write_tie(partial / "config.json", model)
+            _open_to_readers(partial)
             notes += save_companions(source.companions, partial, base=source.base.path)
     finally:
         log.unlink(missing_ok=True)
     del model
     gc.collect()
     return _Written(num_linears=num_linears, source_loss=source_loss, notes=notes)
+
+
+def _write_tie(path: Path, model: PreTrainedModel) -> None:
+    """llm-compressor writes the base's config.json; a head that merging made the model's own must be in it."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    tied = bool(model.config.tie_word_embeddings)
+    if config.get("tie_word_embeddings", True) != tied:
+        write_json(path, json.dumps(config | {"tie_word_embeddings": tied}, indent=2) + "\n")
+
+
+def _open_to_readers(folder: Path) -> None:
+    """safetensors keeps its files to their owner; a server that runs as somebody else has to read them too."""
+    for path in folder.glob("*.safetensors"):
+        path.chmod((folder / "config.json").stat().st_mode)
 
 
 def _source_loss(model: PreTrainedModel, plan: ExportPlan, rows: ExportRows) -> tuple[float | None, tuple[str, ...]]:
