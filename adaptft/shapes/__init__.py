@@ -32,10 +32,11 @@ def model_shape(config: dict[str, Any], name: str, *, remote_code: Path | None =
     model_type = fields.get("model_type")
     if not isinstance(model_type, str):
         raise fields.error("has no model_type", "Take the config.json that was published with the weights.")
-    if isinstance(config.get("text_config"), dict):
+    text = config.get("text_config")
+    if isinstance(text, dict):
         raise ModelError(
             f"{name} is a multimodal model ({model_type}); adaptft trains text models only.",
-            fix=f"Use a text model of the same kind, such as {_nearest(model_type)}.",
+            fix=f"Use a text model of the same kind, such as {_nearest(text.get('model_type', model_type))}.",
         )
     if model_type in FAMILIES:
         return computed_shape(fields)
