@@ -37,6 +37,8 @@ from adaptft.reports import ExportReport
 Progress = Callable[[str], None]
 
 _SHARD_SIZE = "5GB"
+_GPU_SLACK = 1.2
+"""GPU memory over the weights: activations and the pieces of logits of the check."""
 _PACKAGES = ("torch", "transformers", "peft", "llmcompressor", "compressed-tensors")
 
 
@@ -129,9 +131,11 @@ def _source_loss(model: PreTrainedModel, plan: ExportPlan, rows: ExportRows) -> 
     """The loss before compression; on the GPU where the plan is for one and the model has room there."""
     if plan.device == "cpu":
         return score(model, rows.check).loss, ()
-    free, _ = torch.cuda.mem_get_info()
-    if model.get_memory_footprint() * 1.2 > free:
-        return None, ("The source is too large for one GPU, so its loss was not measured.",)
+    if not _has_room_on_gpu(plan):
+        return None, (
+            "The model is too large for one GPU, so the export was counted but not loaded: compare losses "
+            "with `adaptft eval` on a machine that holds it.",
+        )
     try:
         return score(model.to("cuda"), rows.check).loss, ()
     finally:
@@ -139,8 +143,16 @@ def _source_loss(model: PreTrainedModel, plan: ExportPlan, rows: ExportRows) -> 
         torch.cuda.empty_cache()
 
 
-def _exported_loss(plan: ExportPlan, partial: Path, rows: ExportRows) -> float:
+def _has_room_on_gpu(plan: ExportPlan) -> bool:
+    """transformers widens a compressed checkpoint as it runs it: the export needs what its source does."""
+    free, _ = torch.cuda.mem_get_info()
+    return plan.model.num_parameters * torch_dtype(plan.compute_dtype).itemsize * _GPU_SLACK < free
+
+
+def _exported_loss(plan: ExportPlan, partial: Path, rows: ExportRows) -> float | None:
     """Load the export as a user would, and score it on the rows that the source was scored on."""
+    if plan.device == "cuda" and not _has_room_on_gpu(plan):
+        return None
     log = partial.with_suffix(".log")
     try:
         with printing_to(log):
@@ -163,11 +175,11 @@ def _report(
     found: FileCount,
     rows: ExportRows,
     written: _Written,
-    exported_loss: float,
+    exported_loss: float | None,
     seconds: float,
 ) -> ExportReport:
     notes = (*plan.warnings, *rows.notes, *written.notes, *check_count(found, plan.num_compressed_modules))
-    if written.source_loss is not None:
+    if written.source_loss is not None and exported_loss is not None:
         notes += check_loss(written.source_loss, exported_loss, FORMATS[plan.format].expected_loss_rise)
     calibration = "none needed"
     if rows.calibration is not None:

@@ -90,7 +90,7 @@ def _check_kernels(facts: FormatFacts, machine: Machine, request: ExportRequest)
         if gpu.compute_capability is not None and gpu.compute_capability >= facts.refused_from:
             raise ExportError(
                 f"No kernel serves {request.format} on {_describe(gpu)}: it is for {facts.servable_on}.",
-                fix="Use --format fp8. Where another machine will serve it, give its `adaptft probe --json` with --machine FILE.",
+                fix="Use --format fp8. Does another machine serve it? Name it with --machine FILE.",
             )
 
 
