@@ -153,10 +153,15 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """When things happen, in optimizer steps; 0 means never."""
+    """When things happen, in optimizer steps; 0 means never.
+
+    ``max_steps`` is what a run does; ``num_train_epochs`` says how many passes over the data that is.
+    ``held_out_ratio`` is the share of the rows that is evaluated and not trained on.
+    """
 
     max_steps: int
     num_train_epochs: float
+    held_out_ratio: float
     eval_steps: int
     save_steps: int
     logging_steps: int

@@ -14,6 +14,8 @@ from adaptft.plans import TrainPlan
 from adaptft.requests import TrainRequest
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from adaptft.data import TokenizedData
 
 BYTES_PER_TOKEN = 4
@@ -73,6 +75,16 @@ def plan_run(parsed: Parsed[TrainRequest], machine_file: Path | None) -> Planned
     ).path
     tokenized = read_data(request, folder)
     return _planned(machine, model, tokenized.shape, tokenized, parsed)
+
+
+def render_planned(planned: Planned) -> RenderableType:
+    """The data, where it was read, and the plan page."""
+    from rich.console import Group
+
+    from adaptft.cli.screens import render_data, render_plan
+
+    data = () if planned.data is None else (render_data(planned.data),)
+    return Group(*data, render_plan(planned.plan, planned.notes))
 
 
 def refuse_unfit(plan: TrainPlan) -> None:
@@ -155,9 +167,10 @@ def estimate(names: tuple[str, ...]) -> DatasetShape:
 
 
 def _folder_here(request: TrainRequest) -> Path | None:
-    """The model's folder, where the request names one."""
-    path = Path(request.model).expanduser()
-    return path if path.is_dir() else None
+    """The folder with the model's tokenizer, where it is on this machine."""
+    from adaptft.models.local import tokenizer_here
+
+    return tokenizer_here(request.model, hub=request.hub, revision=request.revision)
 
 
 def _planned(

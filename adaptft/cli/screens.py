@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -17,6 +18,9 @@ from adaptft.cli.words import dataset_words, decision_words, machine_words, mode
 from adaptft.plans import Decision, MemoryEstimate, TrainPlan
 from adaptft.reports import Comparison, RunReport
 from adaptft.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from adaptft.data import TokenizedData
 
 BAR_WIDTH = 28
 MAX_WIDTH = 120
@@ -48,6 +52,13 @@ def render_plan(plan: TrainPlan, notes: Iterable[str] = ()) -> RenderableType:
     sections += [_remarks("!", plan.warnings)] if plan.warnings else []
     sections += [_remarks("-", notes)] if notes else []
     return Group(*(Padding(section, (0, 0, 1, 0)) for section in sections))
+
+
+def render_data(data: TokenizedData) -> RenderableType:
+    """How the rows were understood, what was left out, and one of them with its loss mask."""
+    from adaptft.data import report_lines, sample_text
+
+    return Padding(Group(*map(Text, report_lines(data.report)), sample_text(data.sample)), (0, 0, 1, 0))
 
 
 def render_run(plan: TrainPlan, report: RunReport, folder: Path) -> RenderableType:

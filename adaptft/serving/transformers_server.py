@@ -103,16 +103,28 @@ class NamedModels(ModelManager):  # type: ignore[misc]
         return [{"id": name, "object": "model", "created": 0, "owned_by": "adaptft"} for name in self._models]
 
 
-class ChatHandler(ChatCompletionHandler):  # type: ignore[misc]
-    """Chat requests, with the two parameters that are dropped silently otherwise."""
+class RequestedSampling:
+    """A handler's generation config with what is dropped silently otherwise."""
 
     def _build_generation_config(self, body: dict[str, Any], model_generation_config: Any, use_cb: bool = False) -> Any:
-        if body.get("max_completion_tokens") is not None:
-            body = body | {"max_tokens": body["max_completion_tokens"]}
-        config = super()._build_generation_config(body, model_generation_config, use_cb=use_cb)
-        if body.get("temperature"):
-            config.do_sample = True
+        temperature = body.get("temperature")
+        changed = body | {"max_tokens": body.get("max_completion_tokens") or body.get("max_tokens")}
+        config = super()._build_generation_config(  # type: ignore[misc]
+            changed | {"temperature": temperature or None}, model_generation_config, use_cb=use_cb
+        )
+        if temperature is not None:
+            config.do_sample = temperature > 0
         return config
+
+
+class ChatHandler(RequestedSampling, ChatCompletionHandler):  # type: ignore[misc]
+    """/v1/chat/completions."""
+
+    _unused_fields = ChatCompletionHandler._unused_fields - {"max_completion_tokens"}
+
+
+class TextHandler(RequestedSampling, CompletionHandler):  # type: ignore[misc]
+    """/v1/completions."""
 
 
 def load_models(options: argparse.Namespace) -> dict[str, tuple[NamedModel, Any]]:
@@ -176,7 +188,7 @@ def build_app(models: dict[str, tuple[NamedModel, Any]], api_key: str | None) ->
     app: FastAPI = build_server(
         manager,
         ChatHandler(manager, state),
-        completion_handler=CompletionHandler(manager, state),
+        completion_handler=TextHandler(manager, state),
         response_handler=ResponseHandler(manager, state),
         transcription_handler=TranscriptionHandler(manager, state),
         generation_state=state,
