@@ -11,7 +11,7 @@ from typing import Any
 from adaptft.hardware.boards import Board, Slice
 from adaptft.hardware.text import UnreadableOutput, capability, clean, known, num_bytes, number, switch, whole
 
-_LISTED_GPU = re.compile(r"(?:^|\s)GPU ((?:\d+,\s?)*\d+):\s*(\S.*?)\s*(?:\(UUID:\s*([^)\s]+)\s*\))?\s*$")
+_LISTED_GPU = re.compile(r"(?:^|\s)GPU (\d{1,3}(?:,\s?\d{1,3})*):\s+(\S.*?)\s*(?:\(UUID:\s*([^)\s]+)\s*\))?\s*$")
 _LISTED_SLICE = re.compile(r"^\s*MIG (\S+)\s+Device\s+(\d+):\s*(?:\(UUID:\s*([^)]+?)\s*\))?\s*$")
 _SCREEN_FIRST = re.compile(
     r"\|\s*(\d+)\s+(\S.*?)\s+(?:On|Off|N/A)\s*\|\s*([0-9A-Fa-f]+:[0-9A-Fa-f:.]+)\s+\S+\s*\|\s*(\S+)\s*\|"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _TERMINAL_CODE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_LONGEST_LINE = 8192
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 _UNIT_BYTES = {
     "": 1024**2,
@@ -24,8 +25,12 @@ class UnreadableOutput(ValueError):
 
 
 def clean(text: str) -> str:
-    """``text`` without terminal codes, carriage returns and byte-order mark; tabs and blanks stay."""
-    return _TERMINAL_CODE.sub("", text).replace("\r", "").replace("\ufeff", "").replace("\u00a0", " ")
+    """``text`` without terminal codes, carriage returns and byte-order mark; tabs and blanks stay.
+
+    Lines longer than any tool prints are cut, so that rubbish costs no time.
+    """
+    plain = _TERMINAL_CODE.sub("", text).replace("\r", "").replace("\ufeff", "").replace("\u00a0", " ")
+    return "\n".join(line[:_LONGEST_LINE] for line in plain.split("\n"))
 
 
 def first_line(text: str) -> str:
