@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -39,11 +40,15 @@ class Running:
         return self.client(key).chat.completions.create(model=model, **options)
 
 
-@contextmanager
-def served(*words: object, **environment: str) -> Iterator[Running]:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def served(*words: object, **environment: str) -> Iterator[Running]:
+    port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-m", "adaptft", "serve", *map(str, words), "--port", str(port)],
         stdout=subprocess.PIPE,
@@ -103,13 +108,11 @@ def test_transformers_serves_a_base_and_two_adapters_under_their_names(tiny_llam
 
 
 def test_an_engine_that_cannot_load_its_model_ends_in_two_lines(tiny_qwen2: Path, tmp_path: Path) -> None:
-    import shutil
-
     broken = tmp_path / "broken"
     shutil.copytree(tiny_qwen2, broken)
     (broken / "model.safetensors").write_bytes(b"\0" * 64)
     done = subprocess.run(
-        [sys.executable, "-m", "adaptft", "serve", str(broken), "--infer_backend", "transformers", "--port", "0"],
+        [sys.executable, "-m", "adaptft", "serve", broken, "--infer_backend", "transformers", "--port", f"{free_port()}"],
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 1
