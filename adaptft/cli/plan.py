@@ -23,9 +23,9 @@ def command(parsed: Parsed[TrainRequest], machine_file: Path | None, as_json: bo
 
     Takes the options of adaptft train, and trains nothing. The status is 3 where nothing fits.
     """
+    from adaptft.artifacts import plan_text
     from adaptft.cli.planning import plan_here, refuse_unfit, render_planned
     from adaptft.cli.screens import show
-    from adaptft.plans import plan_text
 
     planned = plan_here(parsed, machine_file)
     if as_json:

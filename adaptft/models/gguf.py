@@ -14,7 +14,7 @@ from adaptft.errors import ModelError
 from adaptft.models.gguf_tokenizer import check_tokenizer, write_tokenizer
 from adaptft.models.storage import cache_folder, whole_folder
 
-_FORM = 1  # raise it when a conversion comes out differently, so that old ones are not used
+_FORM = 2  # raise it when a conversion comes out differently, so that old ones are not used
 _STORED = {0: "float32", 1: "float16"}  # general.file_type; everything else is quantised and unpacked to bfloat16
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _NOT_CONFIG = ("quantization_config", "_model_name_or_path", "_name_or_path")
@@ -124,7 +124,8 @@ def _write_model(file: Path, facts: GgufFacts, folder: Path) -> None:
     absent = sorted(map(str, [*loading["missing_keys"], *loading["mismatched_keys"]]))
     if absent:
         raise _unsupported(file, facts, ValueError(f"it has no weights for {', '.join(absent[:3])}"))
-    save_torch_model(model, folder, max_shard_size="5GB")
+    # of tied tensors the embedding is kept: vLLM skips the head's, and would serve an embedding never loaded
+    save_torch_model(model, folder, max_shard_size="5GB", shared_tensors_to_discard=list(model.all_tied_weights_keys))
     for weights in folder.glob("*.safetensors"):
         weights.chmod(0o644)  # safetensors writes them for the owner alone
     config = {"architectures": [type(model).__name__], **model.config.to_diff_dict()}

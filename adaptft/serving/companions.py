@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from adaptft.errors import OutputError
 from adaptft.facts import AdapterShape
+from adaptft.models.storage import cache_folder
+from adaptft.records import write_json
 
 CHAT_TEMPLATE = "chat_template.jinja"
 GENERATION_CONFIG = "generation_config.json"
@@ -67,11 +69,16 @@ def base_template(folder: Path) -> str | None:
 
 
 def _write_joined(config: dict[str, Any]) -> Path:
-    text = json.dumps(config, indent=2, sort_keys=True)
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "adaptft" / "generation"
-    folder = cache / hashlib.sha256(text.encode()).hexdigest()[:16]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / GENERATION_CONFIG).write_text(text, encoding="utf-8")
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    folder = cache_folder("generation", hashlib.sha256(text.encode()).hexdigest()[:16])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / GENERATION_CONFIG, text)
+    except OSError as cause:
+        raise OutputError(
+            f"Cannot write the joined stop tokens to {folder}: {cause.strerror}.",
+            fix="Set ADAPTFT_HOME to a folder that you may write to.",
+        ) from cause
     return folder
 
 

@@ -69,7 +69,7 @@ def test_the_folder_is_complete_and_says_where_it_came_from(adapter: Path, tiny_
         assert (folder / name).read_bytes() == (tiny_qwen2 / name).read_bytes(), f"{name} is a copy"
     config = json.loads((folder / "config.json").read_text())
     assert config["tie_word_embeddings"] is True
-    assert config["dtype"] == "bfloat16"
+    assert config["torch_dtype"] == "bfloat16"
     assert config["quantization_config"]["quant_method"] == "compressed-tensors"
     assert config["quantization_config"]["ignore"] == ["lm_head"]
     assert 2050 in json.loads((folder / "generation_config.json").read_text())["eos_token_id"]
@@ -82,6 +82,17 @@ def test_the_folder_is_complete_and_says_where_it_came_from(adapter: Path, tiny_
     assert "28 of 29 linear layers" in card
     assert "vllm serve" in card
     assert "lm_head.weight" not in read_header(folder / "model.safetensors")
+    assert (folder / "model.safetensors").stat().st_mode == (folder / "config.json").stat().st_mode
+
+
+def test_a_head_trained_whole_is_kept_beside_the_embedding(tiny_qwen2: Path, tmp_path: Path) -> None:
+    pytest.importorskip("llmcompressor")
+    options: dict[str, Any] = {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}
+    adapter = random_adapter(tiny_qwen2, tmp_path / "run", **options)
+    _, report, folder = export_here(format="fp8", adapters=str(adapter))
+    assert "lm_head.weight" in read_header(folder / "model.safetensors")
+    assert json.loads((folder / "config.json").read_text())["tie_word_embeddings"] is False
+    assert report.exported_loss == pytest.approx(report.source_loss, abs=0.05)
 
 
 def test_calibration_rows_are_the_training_rows(adapter: Path, tiny_qwen2: Path, tmp_path: Path) -> None:
@@ -114,7 +125,7 @@ def shared_experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     departures: dict[str, Any] = {
         "architectures": ["Qwen2MoeForCausalLM"], "model_type": "qwen2_moe", "num_hidden_layers": 6,
         "num_experts": 12, "num_experts_per_tok": 3, "shared_expert_intermediate_size": 256,
-        "decoder_sparse_step": 2, "mlp_only_layers": [5], "tie_word_embeddings": False, "head_dim": None,
+        "decoder_sparse_step": 2, "mlp_only_layers": [5], "tie_word_embeddings": False, "head_dim": 64,
     }  # fmt: skip
     return models_factory.build("tiny-moe", tmp_path_factory.mktemp("moe") / "model", **departures)
 

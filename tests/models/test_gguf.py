@@ -60,6 +60,17 @@ def test_the_config_is_in_the_published_form(tiny_qwen2: Path, tmp_path: Path) -
         assert config[key] == published[key], key
 
 
+def test_of_tied_tables_the_embedding_is_stored_as_published_models_do(tiny_qwen2: Path, tmp_path: Path) -> None:
+    """vLLM skips a tied head in the file: with only the head stored it would serve an embedding never loaded."""
+    from safetensors import safe_open
+
+    folder = locate(str(write_gguf(tiny_qwen2, tmp_path / "tiny.gguf"))).path
+    with safe_open(folder / "model.safetensors", framework="numpy") as weights:
+        names = set(weights.keys())
+    assert "model.embed_tokens.weight" in names
+    assert "lm_head.weight" not in names
+
+
 def test_a_second_look_takes_the_folder_that_is_there(tiny_qwen2: Path, tmp_path: Path, home: Path) -> None:
     file = write_gguf(tiny_qwen2, tmp_path / "tiny.gguf")
     first = locate(str(file)).path
