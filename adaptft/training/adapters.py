@@ -32,12 +32,14 @@ def prepare(model: Any, method: Method) -> Any:
     sees the layers it knows.
 
     Raises:
-        TrainingError: no linear layer of the model is one of the planned targets.
+        TrainingError: no linear layer of the model is one of the planned targets, or the base could not be
+            stored as planned.
     """
     if method.train_type == "full":
         model.requires_grad_(True)
         return model
     adapted = _add_adapters(model, method)
+    _leave_inputs_alone(adapted)
     _swap_frozen_linears(adapted, method)
     return adapted
 
@@ -69,15 +71,33 @@ def _add_adapters(model: Any, method: Method) -> Any:
         ) from cause
 
 
+def _leave_inputs_alone(model: Any) -> None:
+    """PEFT casts each adapter's input up to the adapter's FP32, which autocast casts down again.
+
+    That costs 17 GiB and 15 % of the speed at a 7B; with the cast off, autocast brings the adapter to the input.
+    """
+    for module in model.modules():
+        if hasattr(module, "cast_input_dtype_enabled"):
+            module.cast_input_dtype_enabled = False
+
+
 def _swap_frozen_linears(model: Any, method: Method) -> None:
+    """Put our kernels under the adapters; what calls itself FP8 or NF4 must be so in every adapted layer."""
+    if method.base_storage not in ("fp8", "nf4"):
+        return
+    from adaptft.kernels.frozen_fp8 import convert_frozen_linears
+    from adaptft.kernels.frozen_nf4 import convert_nf4_linears
+
     if method.base_storage == "fp8":
-        from adaptft.kernels.frozen_fp8 import convert_frozen_linears
-
-        convert_frozen_linears(model, method.skipped_modules)
-    if method.base_storage == "nf4":
-        from adaptft.kernels.frozen_nf4 import convert_nf4_linears
-
-        convert_nf4_linears(model)
+        converted = convert_frozen_linears(model, method.skipped_modules)
+    else:
+        converted = convert_nf4_linears(model)
+    adapted = sum(hasattr(module, "cast_input_dtype_enabled") for module in model.modules())
+    if converted < adapted:
+        raise TrainingError(
+            f"The plan stores the base in {method.base_storage}, and only {converted} of {adapted} adapted layers are.",
+            fix="Train with --fp8 false, or with --train_type lora: this model's layers are not plain linear ones.",
+        )
 
 
 def _linear_names(model: nn.Module) -> tuple[str, ...]:

@@ -12,7 +12,8 @@ from source_tree import PACKAGE, ROOT, SOURCES, name, tree
 from adaptft import errors
 
 # the only writers of this process's environment, and of the one that a child gets
-ENVIRONMENT_WRITERS = {"adaptft/training/numerics.py"}
+# (a tokenising worker is a child that sets its own)
+ENVIRONMENT_WRITERS = {"adaptft/training/numerics.py", "adaptft/data/tokenising.py"}
 BROAD = {"Exception", "BaseException"}
 
 
