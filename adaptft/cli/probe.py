@@ -1,4 +1,4 @@
-"""``adaptft probe``: what this machine is and what it can do."""
+"""adaptft probe."""
 
 from __future__ import annotations
 
@@ -7,39 +7,42 @@ from typing import TYPE_CHECKING
 
 import click
 
+from adaptft.cli.options import plain_command
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from adaptft.facts import Machine
 
-EXAMPLES = """\b
-Examples:
-  adaptft probe
-  adaptft probe --json > machine.json
-  adaptft plan --model qwen-7b --machine machine.json
-"""
+EXAMPLE = """\
+adaptft probe
+adaptft probe --json > machine.json"""
 
 
-@click.command(epilog=EXAMPLES)
+@plain_command(example=EXAMPLE)
 @click.option("--json", "as_json", is_flag=True, help="Print the machine as JSON, to be read back with --machine.")
 @click.option(
     "--machine",
     "recorded",
+    metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Show a recorded machine instead of this one.",
 )
-def probe(as_json: bool, recorded: Path | None) -> None:
-    """Show the GPUs, their links, CPU, memory, disk and software of this machine."""
+def command(as_json: bool, recorded: Path | None) -> None:
+    """Show what this machine has, and what it can do.
+
+    GPUs and their links, CPU, memory, disk and software. A recorded machine can be planned for
+    elsewhere: adaptft plan --machine FILE.
+    """
     from adaptft import hardware
+    from adaptft.cli.screens import show
     from adaptft.records import dumps
 
     machine = hardware.read_machine(recorded) if recorded else hardware.probe()
     if as_json:
         click.echo(dumps(machine), nl=False)
-        return
-    from rich.console import Console
-
-    Console(highlight=False).print(render_machine(machine))
+    else:
+        show(render_machine(machine))
 
 
 def render_machine(machine: Machine) -> RenderableType:

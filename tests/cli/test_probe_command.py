@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from adaptft.cli.machine_screen import links_sentence
-from adaptft.cli.probe import probe, render_machine
+from adaptft.cli.probe import command as probe
+from adaptft.cli.probe import render_machine
 from adaptft.facts import Link, Machine, UnsupportedAccelerator
 from adaptft.hardware import read_machine
 
@@ -97,7 +98,7 @@ def test_json_is_what_machine_reads_back(tmp_path: Path) -> None:
 
 
 def test_help_is_quick_to_load_and_shows_an_example() -> None:
-    code = "import sys; from adaptft.cli.probe import probe; print(probe.get_help(__import__('click').Context(probe)));"
+    code = "import sys, click; from adaptft.cli.probe import command; print(command.get_help(click.Context(command)));"
     code += "sys.exit(','.join({'torch', 'rich', 'msgspec', 'adaptft.hardware'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.stderr.strip() == ""
