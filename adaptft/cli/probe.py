@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
     from adaptft.facts import Machine
 
-EXAMPLE = """\
-adaptft probe
-adaptft probe --json > machine.json"""
+EXAMPLE = "adaptft probe\nadaptft probe --json > machine.json\nadaptft plan --model qwen-7b --machine machine.json"
 
 
 @plain_command(example=EXAMPLE)
@@ -25,24 +23,24 @@ adaptft probe --json > machine.json"""
     "--machine",
     "recorded",
     metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Show a recorded machine instead of this one.",
+    type=click.Path(path_type=Path),
+    help="Show a recorded machine, not this one.",
 )
 def command(as_json: bool, recorded: Path | None) -> None:
     """Show what this machine has, and what it can do.
 
-    GPUs and their links, CPU, memory, disk and software. A recorded machine can be planned for
-    elsewhere: adaptft plan --machine FILE.
+    GPUs and their links, CPU, memory, disk and software. Works without a GPU too.
     """
     from adaptft import hardware
-    from adaptft.cli.screens import show
     from adaptft.records import dumps
 
     machine = hardware.read_machine(recorded) if recorded else hardware.probe()
     if as_json:
         click.echo(dumps(machine), nl=False)
-    else:
-        show(render_machine(machine))
+        return
+    from adaptft.cli.screens import show
+
+    show(render_machine(machine))
 
 
 def render_machine(machine: Machine) -> RenderableType:

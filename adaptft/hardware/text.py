@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _TERMINAL_CODE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_LONGEST_LINE = 8192
+_LONGEST_LINE = 1024
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 _UNIT_BYTES = {
     "": 1024**2,
@@ -25,17 +25,18 @@ class UnreadableOutput(ValueError):
 
 
 def clean(text: str) -> str:
-    """``text`` without terminal codes, carriage returns and byte-order mark; tabs and blanks stay.
+    """``text`` without terminal codes, carriage returns and byte-order mark; tabs and blanks stay."""
+    return _TERMINAL_CODE.sub("", text).replace("\r", "").replace("\ufeff", "").replace("\u00a0", " ")
 
-    Lines longer than any tool prints are cut, so that rubbish costs no time.
-    """
-    plain = _TERMINAL_CODE.sub("", text).replace("\r", "").replace("\ufeff", "").replace("\u00a0", " ")
-    return "\n".join(line[:_LONGEST_LINE] for line in plain.split("\n"))
+
+def clean_lines(text: str) -> list[str]:
+    """Lines of ``clean(text)``, each cut where no tool's tables reach, so that rubbish costs no time."""
+    return [line[:_LONGEST_LINE].rstrip(" ") for line in clean(text).split("\n")]
 
 
 def first_line(text: str) -> str:
     """The first line that says something, cut to a width that fits a note."""
-    return next((line.strip()[:160] for line in clean(text).splitlines() if line.strip(" +-=|")), "nothing")
+    return next((line.strip()[:160] for line in clean_lines(text) if line.strip(" +-=|")), "nothing")
 
 
 def known(cell: str) -> str | None:

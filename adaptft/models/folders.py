@@ -43,6 +43,15 @@ def check_folder(folder: Path) -> None:
     read_folder_config(folder)
     for name in _weight_names(folder):
         _check_safetensors(folder / name)
+    check_tokenizer_files(folder)
+
+
+def check_tokenizer_files(folder: Path) -> None:
+    """Check that ``folder`` holds a tokenizer: without one, transformers makes an empty one and says nothing.
+
+    Raises:
+        ModelError: there is none.
+    """
     if not any(any(folder.glob(pattern)) for pattern in _TOKENIZERS):
         raise ModelError(
             f"{folder} has no tokenizer (no {', '.join(_TOKENIZERS[:3])}).",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,9 @@ def download_config(repo: str, *, hub: Hub, revision: str | None) -> dict[str, A
     folder = _CLIENTS[hub](repo, revision, ["config.json"])
     path = folder / "config.json"
     if not path.is_file():
-        raise ModelError(f"{repo} has no config.json.", fix="Name a model in Hugging Face form, or a GGUF file.")
+        raise ModelError(
+            f"{repo} has no config.json.", fix="Name a model in Hugging Face form, or download a GGUF file and name it."
+        )
     config = json.loads(path.read_text(encoding="utf-8"))
     return dict(config)
 
@@ -39,21 +42,51 @@ def download(repo: str, *, hub: Hub, revision: str | None, with_code: bool) -> P
     """The folder with config, tokenizer and safetensors weights of ``repo``; its Python files only ``with_code``.
 
     Raises:
-        ModelError: there is no such model, or the hub cannot be reached.
+        ModelError: there is no such model, it has no safetensors weights, or the hub cannot be reached.
         OutputError: the disk is too full.
     """
-    return _CLIENTS[hub](repo, revision, _TEXT_FILES + _WEIGHTS + (_CODE if with_code else []))
+    folder = _CLIENTS[hub](repo, revision, _TEXT_FILES + _WEIGHTS + (_CODE if with_code else []))
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(
+            f"{repo} has no weights in safetensors form; pickles (*.bin) can run any code and are not fetched.",
+            fix="Name a revision that has them (see its pull requests on the hub), or convert it and name the folder.",
+        )
+    return folder
 
 
 def _huggingface(repo: str, revision: str | None, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
 
-    endpoint = os.environ.get("HF_ENDPOINT")  # read again here: the client reads it only when it is imported
+    wanted: dict[str, Any] = {
+        "revision": revision,
+        "allow_patterns": patterns,
+        "ignore_patterns": _NOT_NEEDED,
+        "endpoint": os.environ.get("HF_ENDPOINT"),  # read again here: the client reads it only when it is imported
+    }
     with _huggingface_errors(repo, revision):
-        return Path(
-            snapshot_download(
-                repo, revision=revision, allow_patterns=patterns, ignore_patterns=_NOT_NEEDED, endpoint=endpoint
-            )
+        if _WEIGHTS[0] in patterns:
+            _check_space(repo, wanted)
+        return Path(snapshot_download(repo, **wanted))
+
+
+def _check_space(repo: str, wanted: dict[str, Any]) -> None:
+    """Compare what is still to be downloaded with what the disk has free.
+
+    Raises:
+        OutputError: it does not fit.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import DryRunError
+
+    try:
+        files = snapshot_download(repo, dry_run=True, **wanted)
+    except DryRunError:  # the hub cannot be reached: the download itself takes the cache or says so
+        return
+    needed = sum(file.file_size or 0 for file in files if file.will_download)
+    if needed > _free_bytes():
+        raise OutputError(
+            f"{repo} needs {format_bytes(needed)}; the disk of the download cache has {format_bytes(_free_bytes())}.",
+            fix="Free some space, or set HF_HOME to a folder on a larger disk.",
         )
 
 
@@ -80,11 +113,11 @@ def _huggingface_errors(repo: str, revision: str | None) -> Iterator[None]:
     except errors.HFValidationError as cause:
         raise ModelError(f"{repo} is no hub id: {cause}.", fix="A hub id has the form owner/name.") from cause
     except (errors.LocalEntryNotFoundError, httpx.TransportError, ConnectionError) as cause:
+        if isinstance(cause.__cause__, errors.HfHubHTTPError):
+            raise _failing(repo, cause.__cause__.response.status_code) from cause
         raise _unreachable(repo, "Hugging Face", "--hub modelscope, or HF_ENDPOINT with a mirror") from cause
     except errors.HfHubHTTPError as cause:
-        raise ModelError(
-            f"Hugging Face answered {cause.response.status_code} for {repo}.", fix="Try again, or --hub modelscope."
-        ) from cause
+        raise _failing(repo, cause.response.status_code) from cause
     except OSError as cause:
         raise _unwritable(repo, cause) from cause
 
@@ -103,6 +136,13 @@ def _modelscope(repo: str, revision: str | None, patterns: list[str]) -> Path:
         if "exist" in str(cause) or "404" in str(cause):
             raise _not_found(repo, "ModelScope", "") from cause
         raise _unreachable(repo, "ModelScope", "--hub hf") from cause
+
+
+def _failing(repo: str, status: int) -> ModelError:
+    return ModelError(
+        f"Hugging Face answered {status} for {repo}, which was not downloaded before.",
+        fix="Try again later, or from another hub: --hub modelscope, or HF_ENDPOINT with a mirror.",
+    )
 
 
 def _not_found(repo: str, hub: str, hint: str) -> ModelError:
@@ -130,8 +170,7 @@ def _unwritable(repo: str, cause: OSError) -> OutputError:
 
 
 def _free_bytes() -> int:
-    import shutil
-
+    """Free bytes on the disk of the download cache."""
     home = Path(os.environ.get("HF_HOME", Path.home())).expanduser()
     return shutil.disk_usage(home if home.exists() else Path.home()).free
 

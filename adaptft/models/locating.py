@@ -84,6 +84,8 @@ def _local_path(model: str) -> Path | None:
     Raises:
         ModelError: it can only be a path, and nothing is there, or a file that is no GGUF.
     """
+    if not model.strip():
+        return None
     path = Path(model).expanduser()
     if path.is_dir() and (catalog.find(model) is None or (path / "config.json").is_file()):
         return path

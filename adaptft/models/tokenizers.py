@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptft.errors import ModelError
+from adaptft.models.folders import check_tokenizer_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -28,6 +29,7 @@ def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> PreTrained
     """
     from transformers import AutoTokenizer
 
+    check_tokenizer_files(path)
     flags = {} if _model_type(path) in _MISTRAL_TYPES else {"fix_mistral_regex": False}
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code, **flags)

@@ -123,6 +123,7 @@ def _linears(model: nn.Module, tied: bool, moe: MoeShape | None) -> tuple[Linear
 def _matrices(model: nn.Module) -> list[tuple[str, LinearKind, int, int, bool, bool]]:
     """(full name, kind, inputs, outputs, bias, is a linear module) of everything that multiplies."""
     import torch
+    from transformers.pytorch_utils import Conv1D  # GPT-2's linear layer, its weight transposed
 
     rows: list[tuple[str, LinearKind, int, int, bool, bool]] = []
     head = model.get_output_embeddings()  # type: ignore[operator]
@@ -130,6 +131,9 @@ def _matrices(model: nn.Module) -> list[tuple[str, LinearKind, int, int, bool, b
         if isinstance(module, torch.nn.Linear):
             kind: LinearKind = "head" if module is head else _kind(name, module.out_features)
             rows.append((name, kind, module.in_features, module.out_features, module.bias is not None, True))
+            continue
+        if isinstance(module, Conv1D):
+            rows.append((name, _kind(name, module.nf), module.nx, module.nf, True, True))
             continue
         for part, parameter in module.named_parameters(recurse=False):
             if name.endswith("experts") and parameter.dim() == 3:

@@ -16,9 +16,11 @@ from adaptft import data
 TEMPLATES = Path(__file__).parent.parent / "templates"
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CORPUS = [
-    "<think>\nThe answer to the question is this.\n</think>\n\n", "system user assistant model tool_call tool_response",
-    '{"name": "get_stock", "arguments": {"sku": "K-17"}}', "Question: What is it?\n\nAnswer: It is that one.\n\n",
-]  # fmt: skip
+    "<think>\nThe answer to the question is this.\n</think>\n\n",
+    "system user assistant model tool_call tool_response",
+    '{"name": "get_stock", "arguments": {"sku": "K-17"}}',
+    "Question: What is it?\n\nAnswer: It is that one.\n\n",
+]
 
 
 def build_tokenizer(*, prefix_space: bool = False) -> PreTrainedTokenizerFast:
@@ -27,12 +29,17 @@ def build_tokenizer(*, prefix_space: bool = False) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=600, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=600,
+        special_tokens=SPECIAL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(CORPUS * 4, trainer)
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>",
-    )  # fmt: skip
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -21,8 +21,14 @@ EXCEL = (
     ",,\r\n"
 )
 ANSWERS = [
-    "Rain on the roof,\nthe cat is aloof.", "None", "N/A", 'It reads "STOP", in red.', "007", "第一行\r\n第二行", "NULL",
-]  # fmt: skip
+    "Rain on the roof,\nthe cat is aloof.",
+    "None",
+    "N/A",
+    'It reads "STOP", in red.',
+    "007",
+    "第一行\r\n第二行",
+    "NULL",
+]
 
 
 def write(folder: Path, text: str, encoding: str = "utf-8", name: str = "rows.csv") -> Path:
@@ -69,7 +75,7 @@ def test_short_rows_lack_cells_and_long_rows_are_rejected(read, tmp_path):
         ("instrucion,out\nSay.,one\n", "has the columns instrucion, out", "Rename instrucion -> instruction"),
         ("instruction,output\n", "holds no rows", "one row a line"),
     ],
-)  # fmt: skip
+)
 def test_refused_with_what_to_mend(read, tmp_path, text, problem, fix):
     with pytest.raises(DataError, match=problem) as error:
         read(write(tmp_path, text))

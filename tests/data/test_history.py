@@ -19,11 +19,17 @@ def test_no_history(read, history):
 @pytest.mark.parametrize(
     "history",
     [
-        [["hi", "ok"]], ["hi", "ok"], '[["hi", "ok"]]', '["hi", "ok"]', [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ok"}],
-        [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ok"}], [{"human": "hi", "assistant": "ok"}],
-        [[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ok"}]], [{"query": "hi", "response": "ok"}],
+        [["hi", "ok"]],
+        ["hi", "ok"],
+        '[["hi", "ok"]]',
+        '["hi", "ok"]',
+        [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ok"}],
+        [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ok"}],
+        [{"human": "hi", "assistant": "ok"}],
+        [[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ok"}]],
+        [{"query": "hi", "response": "ok"}],
     ],
-)  # fmt: skip
+)
 def test_one_earlier_exchange_in_every_form(read, history):
     rows = read([alpaca(history)])
     assert rows.trained() == ["ok<|im_end|>", "4<|im_end|>"]
@@ -53,12 +59,18 @@ def test_numbers_in_history_are_their_text(read):
 @pytest.mark.parametrize(
     ("history", "reason"),
     [
-        ([["one", "two", "three"]], "history entry of 3 items instead of 2"), ([["one"]], "history entry of 1 items instead of 2"),
-        (["a", "b", "c", "d"], "history entry that is not a pair"), (["ab", ["c", "d"]], "history entry that is not a pair"),
-        ("hi", "history is text, not a list"), (7, "history is a number, not a list"), ([["", "ok"]], "exchange without a question"),
-        ([[None, "ok"]], "exchange without a question"), ([{"a": 1}], "message without a role"), ([7, 8], "history entry that is not a pair"),
+        ([["one", "two", "three"]], "history entry of 3 items instead of 2"),
+        ([["one"]], "history entry of 1 items instead of 2"),
+        (["a", "b", "c", "d"], "history entry that is not a pair"),
+        (["ab", ["c", "d"]], "history entry that is not a pair"),
+        ("hi", "history is text, not a list"),
+        (7, "history is a number, not a list"),
+        ([["", "ok"]], "exchange without a question"),
+        ([[None, "ok"]], "exchange without a question"),
+        ([{"a": 1}], "message without a role"),
+        ([7, 8], "history entry that is not a pair"),
     ],
-)  # fmt: skip
+)
 def test_history_that_cannot_be_meant_rejects_the_row_with_the_reason(read, history, reason):
     with pytest.raises(DataError, match=f"{reason}: 1 .rows.jsonl, line 1."):
         read([alpaca(history)])

@@ -8,9 +8,11 @@ from adaptft import data
 from adaptft.errors import DataError
 
 TURNS = [
-    {"role": "user", "content": "What is it?"}, {"role": "assistant", "content": "It is that."},
-    {"role": "user", "content": "  Is it? "}, {"role": "assistant", "content": "\n\nIt is this.\n"},
-]  # fmt: skip
+    {"role": "user", "content": "What is it?"},
+    {"role": "assistant", "content": "It is that."},
+    {"role": "user", "content": "  Is it? "},
+    {"role": "assistant", "content": "\n\nIt is this.\n"},
+]
 CHAT_TEMPLATES = ["qwen2.5", "qwen3", "no_system", "no_generation_prompt", "no_end_of_turn", "prints_arguments", "inst"]
 
 
@@ -34,9 +36,12 @@ def test_ids_before_the_last_answer_are_what_serving_sends(read, tokenizer_with,
         ("no_system", ["It is that.<|im_end|>", "It is this.<|im_end|>"]),
         ("inst", [" It is that.<|endoftext|>", " \n\nIt is this.\n<|endoftext|>"]),
         ("no_end_of_turn", [" It is that.", "\n\nIt is this.<|im_end|>"]),
-        ("no_generation_prompt", ["<|im_start|>assistant\nIt is that.<|im_end|>", "<|im_start|>assistant\n\n\nIt is this.\n<|im_end|>"]),
+        (
+            "no_generation_prompt",
+            ["<|im_start|>assistant\nIt is that.<|im_end|>", "<|im_start|>assistant\n\n\nIt is this.\n<|im_end|>"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_answers_are_trained_with_their_end_of_turn(read, template, answers):
     assert read([{"messages": TURNS}], template).trained() == answers
 
@@ -44,10 +49,11 @@ def test_answers_are_trained_with_their_end_of_turn(read, template, answers):
 @pytest.mark.parametrize(
     ("template", "warning"),
     [
-        ("no_generation_prompt", "adds no generation prompt"), ("no_end_of_turn", "ends answers with no token"),
+        ("no_generation_prompt", "adds no generation prompt"),
+        ("no_end_of_turn", "ends answers with no token"),
         ("no_system", "has no system role"),
     ],
-)  # fmt: skip
+)
 def test_odd_templates_are_warned_about_with_the_count(read, template, warning):
     messages = [{"role": "system", "content": "Be brief."}, *TURNS] if template == "no_system" else TURNS
     rows = read([{"messages": messages}] * 3, template)

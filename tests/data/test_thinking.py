@@ -1,4 +1,4 @@
-"""Reasoning: templates whose generation prompt opens it, templates that strip it, answers with all, half and none of it."""
+"""Reasoning: generation prompts that open it, templates that strip it, answers with all, half and none of it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,14 @@ def served(tokenizer, messages: list[dict], **options: object) -> list[int]:
 @pytest.mark.parametrize(
     "row",
     [
-        ask(WHOLE), ask(ONLY_CLOSED), ask("<think>9 = 3 * 3.</think>No."), ask("\n" + WHOLE), ask("No.", reasoning_content="9 = 3 * 3."),
+        ask(WHOLE),
+        ask(ONLY_CLOSED),
+        ask("<think>9 = 3 * 3.</think>No."),
+        ask("\n" + WHOLE),
+        ask("No.", reasoning_content="9 = 3 * 3."),
         ask("No.", reasoning="\n9 = 3 * 3.\n"),
     ],
-)  # fmt: skip
+)
 def test_generation_prompt_opens_the_tag_once_and_the_answer_goes_on_from_there(read, template, row):
     rows = read([row], template)
     assert rows.texts()[0].count("<think>") == 1
@@ -49,7 +53,9 @@ def test_answer_without_reasoning_gets_an_empty_closed_block_and_a_count(read, t
 @pytest.mark.parametrize("template", ["opens_think", "qwen3"])
 def test_stripped_reasoning_of_an_earlier_answer_is_neither_seen_nor_trained(read, template):
     turns = [QUESTION, {"role": "assistant", "content": WHOLE}, {"role": "user", "content": "And 7?"}]
-    rows = read([{"messages": [*turns, {"role": "assistant", "content": "<think>\nNo divisor.\n</think>\n\nYes."}]}], template)
+    rows = read(
+        [{"messages": [*turns, {"role": "assistant", "content": "<think>\nNo divisor.\n</think>\n\nYes."}]}], template
+    )
     assert "9 = 3 * 3" not in rows.texts()[0]
     assert len(rows.trained()) == 1
     assert rows.trained()[0].endswith("No divisor.\n</think>\n\nYes.<|im_end|>")

@@ -9,9 +9,12 @@ import pytest
 from adaptft.errors import DataError
 
 TOOLS = [
-    {"type": "function", "function": {"name": "get_stock", "parameters": {"type": "object", "properties": {"sku": {"type": "string"}}}}},
+    {
+        "type": "function",
+        "function": {"name": "get_stock", "parameters": {"type": "object", "properties": {"sku": {"type": "string"}}}},
+    },
     {"type": "function", "function": {"name": "server_time", "parameters": {"type": "object", "properties": {}}}},
-]  # fmt: skip
+]
 CALL = '<tool_call>\n{{"name": "{}", "arguments": {}}}\n</tool_call>'
 
 
@@ -19,10 +22,12 @@ def row(answer: dict, result: object = "14:05", final: object = "It is 14:05.") 
     return {
         "tools": TOOLS,
         "messages": [
-            {"role": "user", "content": "What time is it?"}, {"role": "assistant", **answer},
-            {"role": "tool", "content": result}, {"role": "assistant", "content": final},
+            {"role": "user", "content": "What time is it?"},
+            {"role": "assistant", **answer},
+            {"role": "tool", "content": result},
+            {"role": "assistant", "content": final},
         ],
-    }  # fmt: skip
+    }
 
 
 def call(arguments: object, name: str = "server_time", **more: object) -> dict:
@@ -34,10 +39,17 @@ def call(arguments: object, name: str = "server_time", **more: object) -> dict:
 @pytest.mark.parametrize(
     ("arguments", "written"),
     [
-        ('{"sku": "K-17"}', '{"sku": "K-17"}'), ({"sku": "K-17"}, '{"sku": "K-17"}'), ("{}", "{}"), ("", "{}"), ("  ", "{}"),
-        (None, "{}"), ({}, "{}"), (json.dumps('{"sku": "K-17"}'), '{"sku": "K-17"}'), ('{"n": null}', '{"n": null}'),
+        ('{"sku": "K-17"}', '{"sku": "K-17"}'),
+        ({"sku": "K-17"}, '{"sku": "K-17"}'),
+        ("{}", "{}"),
+        ("", "{}"),
+        ("  ", "{}"),
+        (None, "{}"),
+        ({}, "{}"),
+        (json.dumps('{"sku": "K-17"}'), '{"sku": "K-17"}'),
+        ('{"n": null}', '{"n": null}'),
     ],
-)  # fmt: skip
+)
 def test_call_reads_as_an_object_and_is_trained_with_its_end_of_turn(read, template, content, arguments, written):
     rows = read([row({**content, "tool_calls": [call(arguments)]})], template)
     assert rows.trained()[0] == CALL.format("server_time", written) + "<|im_end|>"
@@ -73,20 +85,26 @@ def test_parallel_calls_are_one_turn_however_they_are_written(read):
     apart["messages"].insert(2, {"role": "assistant", "content": None, "tool_calls": both[1:]})
     share = [
         {"from": "human", "value": "What time is it?"},
-        {"from": "function_call", "value": '[{"name": "server_time", "arguments": {}}, {"name": "get_stock", "arguments": {"sku": "A"}}]'},
-        {"from": "observation", "value": "14:05"}, {"from": "gpt", "value": "It is 14:05."},
-    ]  # fmt: skip
+        {
+            "from": "function_call",
+            "value": '[{"name": "server_time", "arguments": {}}, {"name": "get_stock", "arguments": {"sku": "A"}}]',
+        },
+        {"from": "observation", "value": "14:05"},
+        {"from": "gpt", "value": "It is 14:05."},
+    ]
     swift = [
         {"role": "user", "content": "What time is it?"},
         {"role": "tool_call", "content": '{"name": "server_time", "arguments": {}}'},
         {"role": "tool_call", "content": '{"name": "get_stock", "arguments": {"sku": "A"}}'},
-        {"role": "tool_response", "content": "14:05"}, {"role": "assistant", "content": "It is 14:05."},
-    ]  # fmt: skip
+        {"role": "tool_response", "content": "14:05"},
+        {"role": "assistant", "content": "It is 14:05."},
+    ]
     sets = [
-        [row({"content": None, "tool_calls": both})], [apart],
+        [row({"content": None, "tool_calls": both})],
+        [apart],
         [{"conversations": share, "tools": json.dumps([tool["function"] for tool in TOOLS])}],
         [{"messages": swift, "tools": TOOLS}],
-    ]  # fmt: skip
+    ]
     texts = [read(rows).texts()[0] for rows in sets]
     assert texts[1:] == texts[:1] * 3
     assert read(sets[0]).trained()[0].count("<tool_call>") == 2
@@ -104,7 +122,7 @@ def test_parallel_calls_are_one_turn_however_they_are_written(read):
         ({"tool_calls": "soon"}, "tool_calls is text, not a list"),
         ({"tool_calls": [7]}, "tool call that is not an object"),
     ],
-)  # fmt: skip
+)
 def test_calls_that_cannot_be_meant_reject_the_row_with_the_reason(read, answer, reason):
     good = row({"content": "Wait."})
     assert read([good, row(answer)]).rejected() == {reason: (2,)}
@@ -123,7 +141,10 @@ def test_openai_s_old_function_call_is_read(read):
 
 
 def test_results_that_are_objects_become_json(read):
-    assert '<tool_response>\n{"left": 4, "name": "ü"}\n' in read([row({"content": "."}, {"left": 4, "name": "ü"})]).texts()[0]
+    assert (
+        '<tool_response>\n{"left": 4, "name": "ü"}\n'
+        in read([row({"content": "."}, {"left": 4, "name": "ü"})]).texts()[0]
+    )
 
 
 def test_template_that_prints_arguments_as_they_come_gets_json_text(read):
@@ -145,10 +166,26 @@ def test_nulls_that_parquet_fills_in_are_not_trained(read, tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = [
-        row({"tool_calls": [call({"sku": "K-17"}, "get_stock")]}), row({"tool_calls": [call({"zone": "utc"})]})
-    ]  # fmt: skip
+    rows = [row({"tool_calls": [call({"sku": "K-17"}, "get_stock")]}), row({"tool_calls": [call({"zone": "utc"})]})]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
     found = read(tmp_path / "rows.parquet")
     assert found.trained(0)[0] == CALL.format("get_stock", '{"sku": "K-17"}') + "<|im_end|>"
     assert "null" not in "".join(found.texts())
+
+
+@pytest.mark.parametrize(
+    ("tools", "reason"),
+    [
+        ([{"name": "f", "description": "\ud83d"}], "tools has half of a surrogate pair (a cut emoji)"),
+        ("not JSON", "tools is text, not a list"),
+        ([5], "tools are not a list of objects"),
+        ([{"description": "?"}], "tool without a name"),
+    ],
+)
+def test_tools_that_cannot_be_meant_reject_the_row(read, tools, reason):
+    assert read([row({"content": "."}), {**row({"content": "."}), "tools": tools}]).rejected() == {reason: (2,)}
+
+
+@pytest.mark.parametrize("tools", [None, "", "[]", []])
+def test_no_tools_are_no_tools(read, tools):
+    assert "# Tools" not in read([{**row({"content": "."}), "tools": tools}]).texts()[0]

@@ -68,8 +68,14 @@ def test_a_missing_padding_token_is_filled_in(base: Path) -> None:
 
 def test_a_folder_without_tokenizer_is_a_two_line_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
-    with pytest.raises(ModelError, match="Cannot load the tokenizer"):
+    with pytest.raises(ModelError, match="has no tokenizer"):
         load_tokenizer(tmp_path)
+
+
+def test_a_broken_tokenizer_is_a_two_line_error(base: Path) -> None:
+    (base / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError, match="Cannot load the tokenizer"):
+        load_tokenizer(base)
 
 
 def test_the_warning_about_mistrals_regex_does_not_come_for_others(

@@ -9,7 +9,7 @@ import pytest
 
 from adaptft.errors import RequestError
 from adaptft.facts import ModelShape
-from adaptft.policy.targets import _MOVED_BY_PEFT, adapted_linears, kept_in_16_bit, resolve_targets
+from adaptft.policy.targets import _MOVED_BY_PEFT, Targets, adapted_linears, kept_in_16_bit, resolve_targets
 from adaptft.shapes import model_shape
 
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -54,24 +54,35 @@ def test_every_form_adapts_what_it_says(wanted: tuple[str, ...], count: int) -> 
     assert bool(targets.names) != bool(targets.regex)
 
 
-@pytest.mark.parametrize(("wanted", "count"), COUNTS)
-def test_peft_adapts_the_same_modules(wanted: tuple[str, ...], count: int) -> None:
+def _adapted_by_peft(config: dict[str, Any], targets: Targets) -> tuple[set[str], int]:
+    """The modules that PEFT adapts at rank 8, and the number of parameters that it trains."""
     import torch
     from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM, Qwen2Config
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    targets = resolve_targets(_shape(), wanted)
-    settings = models_factory.config_of("tiny-qwen2")
+    settings = {key: value for key, value in config.items() if key not in ("architectures", "model_type")}
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(Qwen2Config(**settings))
-    chosen = targets.regex or list(targets.names)
-    adapted = get_peft_model(model, LoraConfig(r=8, target_modules=chosen))
-    modules = {
-        name.removesuffix(".lora_A.default") for name, _ in adapted.named_modules() if name.endswith("A.default")
-    }
-    assert {name.removeprefix("base_model.model.") for name in modules} == set(targets.modules)
-    trainable = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
-    assert targets.trainable_parameters(8) == trainable
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(config["model_type"], **settings))
+    adapted = get_peft_model(model, LoraConfig(r=8, target_modules=targets.regex or list(targets.names)))
+    ending = ".lora_A.default"
+    modules = {name.removesuffix(ending) for name, _ in adapted.named_modules() if name.endswith(ending)}
+    trainable = sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
+    return {name.removeprefix("base_model.model.") for name in modules}, trainable
+
+
+@pytest.mark.parametrize(("wanted", "count"), COUNTS)
+def test_peft_adapts_the_same_modules(wanted: tuple[str, ...], count: int) -> None:
+    targets = resolve_targets(_shape(), wanted)
+    modules, trainable = _adapted_by_peft(models_factory.config_of("tiny-qwen2"), targets)
+    assert modules == set(targets.modules)
+    assert trainable == targets.trainable_parameters(8)
+    assert len(modules) == count
+
+
+@pytest.mark.parametrize("wanted", ["all-linear", "down_proj", "shared_expert.up_proj", r".*\.1\.mlp\..*"])
+def test_peft_adapts_the_same_modules_of_a_mixture(wanted: str) -> None:
+    targets = resolve_targets(model_shape(MOE, "moe"), (wanted,))
+    assert _adapted_by_peft(MOE, targets) == (set(targets.modules), targets.trainable_parameters(8))
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "phi3": {"model_type": "phi3", "pad_token_id": 0, "tie_word_embeddings": False},
     "olmo2, measured": {"model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"]},
     "granite, measured": {"model_type": "granite", "tie_word_embeddings": True},
+    "gpt2, measured": {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4},
     "starcoder2, measured": {"model_type": "starcoder2", "use_bias": True},
     "deepseek_v3 with dense layers first, measured": {
         "model_type": "deepseek_v3", "num_key_value_heads": 4, "n_routed_experts": 4, "n_shared_experts": 1,
@@ -77,6 +78,7 @@ def _linear_modules(shape: ModelShape) -> dict[str, tuple[int, int, bool]]:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_parameters_and_linear_layers_are_those_of_the_real_model(name: str) -> None:
     import torch
+    from transformers.pytorch_utils import Conv1D
 
     config = _config(name)
     shape, model = model_shape(config, name), _meta_model(config)
@@ -86,7 +88,7 @@ def test_parameters_and_linear_layers_are_those_of_the_real_model(name: str) -> 
         path: (module.in_features, module.out_features, module.bias is not None)
         for path, module in model.named_modules()
         if isinstance(module, torch.nn.Linear)
-    }
+    } | {path: (module.nx, module.nf, True) for path, module in model.named_modules() if isinstance(module, Conv1D)}
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if "moe" in name or "mixtral" in name or "deepseek" in name])
