@@ -27,8 +27,14 @@ def command(name):
     return found
 
 
+def context(name):
+    found = command(name)
+    return click.Context(found, info_name=name, parent=CONTEXT, **found.context_settings)
+
+
 def own_options(name):
-    return [o for p in command(name).get_params(CONTEXT) if isinstance(p, click.Option) for o in p.opts]
+    params = command(name).get_params(context(name))
+    return [option for param in params if isinstance(param, click.Option) for option in param.opts]
 
 
 def flags(name):
@@ -41,8 +47,7 @@ def flags(name):
 def test_help_begins_with_what_the_command_does_and_an_example(name):
     found = command(name)
     assert isinstance(found, ExampleCommand)
-    context = click.Context(found, info_name=name, parent=CONTEXT)
-    help_text = found.get_help(context)
+    help_text = found.get_help(context(name))
     assert help_text.startswith(COMMANDS[name])
     assert help_text.index("Example") < help_text.index("Usage:")
     assert f"adaptft {name}" in found.example
