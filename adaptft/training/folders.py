@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from adaptft import artifacts
+from adaptft.artifacts import plan_text
 from adaptft.errors import OutputError
 from adaptft.plans import TrainPlan
 from adaptft.records import write_json
@@ -44,7 +45,7 @@ def claim(plan: TrainPlan, output_dir: Path) -> None:
     if plan.request.overwrite_output_dir and plan.request.resume_from_checkpoint is None:
         _remove_run(output_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
-    write_json(output_dir / PLAN, plan)
+    write_json(output_dir / PLAN, plan_text(plan))
 
 
 def release(output_dir: Path) -> None:

@@ -11,7 +11,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from adaptft.artifacts import plan_text
 from adaptft.errors import DoesNotFit, MachineError, TrainingError
 from adaptft.facts import Machine
 from adaptft.plans import Placement, TrainPlan
@@ -89,10 +88,6 @@ def visible_devices(placement: Placement, inherited: str | None) -> str:
 
 
 def _run_workers(plan: TrainPlan, output_dir: Path) -> RunReport:
-<<<<<<< HEAD
-=======
-    write_json(output_dir / folders.PLAN, plan_text(plan))
->>>>>>> part-parsing
     environment = dict(os.environ)
     if uses_gpu(plan):
         environment["CUDA_VISIBLE_DEVICES"] = visible_devices(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptft import models
-from adaptft.artifacts import plan_text
 from adaptft.plans import TrainPlan
 from adaptft.reports import RunReport
 from adaptft.training import folders, metrics, numerics, recovery, results
@@ -38,15 +37,8 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
     base = models.locate(
         request.model, hub=request.hub, revision=request.revision, trust_remote_code=request.trust_remote_code
     )
-<<<<<<< HEAD
     process = training_arguments(plan, output_dir, resumes=checkpoint is not None, evaluates=False)
     with process.main_process_first(desc="tokenising"):
-=======
-    first = training_arguments(plan, output_dir, resumes=checkpoint is not None, evaluates=False)
-    if first.should_save:
-        write_json(output_dir / folders.PLAN, plan_text(plan))
-    with first.main_process_first(desc="tokenising"):
->>>>>>> part-parsing
         rows = prepare_rows(plan, models.load_tokenizer(base.path))
     if process.should_save:
         folders.claim(plan, output_dir)

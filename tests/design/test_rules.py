@@ -11,12 +11,7 @@ from source_tree import PACKAGE, ROOT, SOURCES, name, tree
 
 from adaptft import errors
 
-<<<<<<< HEAD
-# the only writers of this process's environment, and of the one that a child gets
-# (a tokenising worker is a child that sets its own)
-=======
 # the writer of this process, and one that runs only in a worker that tokenises
->>>>>>> part-parsing
 ENVIRONMENT_WRITERS = {"adaptft/training/numerics.py", "adaptft/data/tokenising.py"}
 BROAD = {"Exception", "BaseException"}
 
