@@ -51,6 +51,8 @@ def varlen_attention(
     if dropout or softcap:
         raise NotImplementedError("the variable-length kernel has neither dropout nor soft-capping")
     batch, heads, tokens, head_dim = query.shape
+    if query.dtype is torch.float32:  # rotary embedding of FP32 weights under autocast; the kernel takes 16 bit only
+        query, key, value = (t.to(torch.get_autocast_dtype(t.device.type)) for t in (query, key, value))
     q, k, v = (t.transpose(1, 2).reshape(batch * tokens, t.shape[1], head_dim) for t in (query, key, value))
     out: Any = varlen_attn(
         q,

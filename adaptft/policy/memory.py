@@ -175,6 +175,8 @@ def _bytes_per_token(work: Workload) -> int:
     values = 4 * model.hidden_size + 2 * query + 2 * key + 3 * _mlp_width(model)
     if model.model_type in QK_NORM_FAMILIES:
         values += query + key
+    if work.precision.weights == "fp32" and size == 2:  # autocast keeps the residual stream in FP32
+        values += 2 * model.hidden_size
     if not work.compiled:  # norms in FP32 and silu(gate) are kept as well
         values += 4 * model.hidden_size + _mlp_width(model)
     return size * values + 4 * model.num_attention_heads + _adapter_bytes_per_token(work)
