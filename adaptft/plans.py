@@ -5,13 +5,11 @@ Every part stands in a ``Decision`` with the reason and with who took it: ``poli
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 from adaptft.errors import RequestError
 from adaptft.facts import DatasetShape, Machine, ModelShape
-from adaptft.records import to_dict
 from adaptft.requests import ExportFormat, ExportRequest, InferBackend, ServeRequest, TrainRequest, TrainType
 
 T = TypeVar("T")
@@ -153,10 +151,15 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """When things happen, in optimizer steps; 0 means never."""
+    """When things happen, in optimizer steps; 0 means never.
+
+    ``max_steps`` is what a run does; ``num_train_epochs`` says how many passes over the data that is.
+    ``held_out_ratio`` is the share of the rows that is evaluated and not trained on.
+    """
 
     max_steps: int
     num_train_epochs: float
+    held_out_ratio: float
     eval_steps: int
     save_steps: int
     logging_steps: int
@@ -326,10 +329,3 @@ class ServePlan:
     engine_version: str | None = None
     reasons: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-
-
-def plan_text(plan: TrainPlan) -> str:
-    """plan.json, as ``adaptft plan --json`` prints it: the version and the verdict come first."""
-    from adaptft import __version__
-
-    return json.dumps({"adaptft": __version__, "fits": plan.fits} | to_dict(plan), indent=2, ensure_ascii=False) + "\n"

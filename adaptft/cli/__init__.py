@@ -17,7 +17,7 @@ COMMANDS: dict[str, str] = {
     "plan": "Decide how to train on this machine, and say why.",
     "train": "Fine-tune a model as planned.",
     "eval": "Measure loss and perplexity of models side by side.",
-    "export": "Merge or quantise a result for serving.",
+    "export": "Merge or compress a result into a checkpoint that vLLM and transformers load.",
     "serve": "Serve a model as an OpenAI-compatible endpoint.",
     "infer": "Ask one question, or chat in the terminal.",
     "download": "Fetch a model, so that the rest works offline.",

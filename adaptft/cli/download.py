@@ -1,23 +1,22 @@
-"""``adaptft download``: bring a model to this machine."""
+"""adaptft download."""
 
 from __future__ import annotations
 
 import click
 
+from adaptft.cli.options import plain_command
 from adaptft.requests import Hub
 
 
-@click.command()
+@plain_command(example="adaptft download qwen-7b\nadaptft download Qwen/Qwen3-8B --hub modelscope")
 @click.argument("model")
 @click.option("--hub", type=click.Choice(["hf", "modelscope"]), help="Where hub ids are looked up; default: hf.")
-@click.option("--revision", help="Branch, tag or commit of a hub model.")
-@click.option("--trust_remote_code", "--trust-remote-code", is_flag=True, help="Bring the model's Python code too.")
-def download(model: str, hub: Hub | None, revision: str | None, trust_remote_code: bool) -> None:
-    """Bring MODEL (alias, hub id or GGUF file) here and print its folder.
+@click.option("--revision", metavar="TEXT", help="Branch, tag or commit of a hub model.")
+@click.option("--trust_remote_code", "--trust-remote-code", is_flag=True, help="Fetch the model's Python code too.")
+def command(model: str, hub: Hub | None, revision: str | None, trust_remote_code: bool) -> None:
+    """Fetch a model, so that the rest works offline.
 
-    \b
-    Example:
-      adaptft download qwen-7b
+    MODEL is an alias, a hub id or a GGUF file. Prints the folder that holds it.
     """
     from adaptft.models import locate, read_config
     from adaptft.shapes import model_shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from adaptft.cli.options import json_option, machine_option, request_command
+from adaptft.cli.options import json_option, request_command
 from adaptft.parsing import Parsed
 from adaptft.requests import EvalRequest
 
@@ -14,13 +14,12 @@ adaptft eval output/my-run --exports output/my-run-fp8"""
 
 
 @request_command(EvalRequest, example=EXAMPLE, positional="[MODEL]")
-@machine_option
 @json_option
-def command(parsed: Parsed[EvalRequest], machine_file: Path | None, as_json: bool) -> None:
-    """Measure loss and perplexity of models side by side, on the same rows.
+def command(parsed: Parsed[EvalRequest], as_json: bool) -> None:
+    """Measure loss and perplexity of models side by side.
 
-    The base comes first, then adapters, then exports. Only the tokens of answers count, as in
-    training. Without --dataset the built-in test rows are taken.
+    All are scored on the same rows: the base first, then adapters, then exports. Only the tokens of
+    answers count, as in training. Without --dataset the built-in test rows are taken.
     """
     import sys
 
@@ -33,9 +32,8 @@ def command(parsed: Parsed[EvalRequest], machine_file: Path | None, as_json: boo
     from adaptft.records import dumps, write_json
 
     request = parsed.request
-    machine = hardware.read_machine(machine_file) if machine_file else hardware.probe()
     console = Console(file=sys.stderr, highlight=False)
-    report = evaluation.evaluate(request, machine, progress=lambda words: console.print(f"  {words} ..."))
+    report = evaluation.evaluate(request, hardware.probe(), progress=lambda words: console.print(f"  {words} ..."))
     if request.output is not None:
         write_json(Path(request.output), report)
     if as_json:

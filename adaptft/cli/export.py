@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from adaptft.cli.options import json_option, machine_option, request_command
+import click
+
+from adaptft.cli.options import json_option, request_command
 from adaptft.parsing import Parsed
 from adaptft.requests import ExportRequest
 
@@ -14,17 +16,23 @@ adaptft export --format awq --model output/my-full-run --dataset data.jsonl"""
 
 
 @request_command(ExportRequest, example=EXAMPLE)
-@machine_option
+@click.option(
+    "--machine",
+    "target_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The machine that will serve the export (its adaptft probe --json), where it is not this one.",
+)
 @json_option
-def command(parsed: Parsed[ExportRequest], machine_file: Path | None, as_json: bool) -> None:
-    """Merge or compress a result into a checkpoint that vLLM and transformers load.
+def command(parsed: Parsed[ExportRequest], target_file: Path | None, as_json: bool) -> None:
+    """Merge or quantise a result for serving.
 
-    Plans first and prints the plan; then merges, compresses, loads the export back and compares its
-    loss with the source's. Calibration rows come from the training data.
+    The checkpoint loads in vLLM and in transformers. Plans first and prints the plan; then merges,
+    compresses, loads the export back and compares its loss with the source's. Calibration rows come
+    from the training data.
     """
     import sys
 
-    import click
     from rich.console import Console
 
     from adaptft import exporting, hardware, models, shapes
@@ -36,9 +44,9 @@ def command(parsed: Parsed[ExportRequest], machine_file: Path | None, as_json: b
     request = parsed.request
     source = exporting.find_source(request)
     folder = exporting.output_folder(request, source)
-    machine = hardware.read_machine(machine_file) if machine_file else hardware.probe(folder)
+    target = hardware.read_machine(target_file) if target_file else None
     shape = shapes.model_shape(models.read_config(str(source.base.path)), source.base.name)
-    plan = plan_export(machine, shape, request)
+    plan = plan_export(hardware.probe(folder), shape, request, target=target)
     if not as_json:
         show(render_export_plan(plan, source.title, folder, parsed.notes))
     # Bound to the terminal now: libraries' own output is redirected while they work.

@@ -23,13 +23,13 @@ def command(parsed: Parsed[TrainRequest], machine_file: Path | None, as_json: bo
 
     Takes the options of adaptft train, and trains nothing. The status is 3 where nothing fits.
     """
-    from adaptft.cli.planning import plan_here, refuse_unfit
-    from adaptft.cli.screens import render_plan, show
-    from adaptft.plans import plan_text
+    from adaptft.artifacts import plan_text
+    from adaptft.cli.planning import plan_here, refuse_unfit, render_planned
+    from adaptft.cli.screens import show
 
     planned = plan_here(parsed, machine_file)
     if as_json:
         click.echo(plan_text(planned.plan), nl=False)
     else:
-        show(render_plan(planned.plan, planned.notes))
+        show(render_planned(planned))
     refuse_unfit(planned.plan)

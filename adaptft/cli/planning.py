@@ -11,14 +11,18 @@ from adaptft.errors import DoesNotFit
 from adaptft.facts import DatasetShape, Machine, ModelShape
 from adaptft.parsing import Parsed
 from adaptft.plans import TrainPlan
-from adaptft.requests import TrainRequest
+from adaptft.requests import Hub, TrainRequest
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from adaptft.data import TokenizedData
 
 BYTES_PER_TOKEN = 4
 TOKENS_PER_ROW = 256
 ASSUMED_ROWS = 10_000
+# how the policy names an option that would fit
+WAY_OUT = "way out: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +47,8 @@ def plan_here(parsed: Parsed[TrainRequest], machine_file: Path | None) -> Planne
     model = read_shape(request)
     folder = _folder_here(request)
     if folder is None:
-        note = f"The data is estimated: {request.model} is not on this machine (adaptft download {request.model})."
-        return _planned(machine, model, estimate(sources(request)), None, parsed, note)
+        note = f"The data is measured once the model is on this machine: adaptft download {request.model}"
+        return _planned(machine, model, estimate(sources(request), request.hub), None, parsed, note)
     tokenized = read_data(request, folder)
     return _planned(machine, model, tokenized.shape, tokenized, parsed)
 
@@ -65,7 +69,7 @@ def plan_run(parsed: Parsed[TrainRequest], machine_file: Path | None) -> Planned
     machine = find_machine(machine_file, request)
     model = read_shape(request)
     if _folder_here(request) is None:
-        early = _planned(machine, model, estimate(sources(request)), None, parsed)
+        early = _planned(machine, model, estimate(sources(request), request.hub), None, parsed)
         if not early.plan.fits:
             return early
     folder = models.locate(
@@ -73,6 +77,16 @@ def plan_run(parsed: Parsed[TrainRequest], machine_file: Path | None) -> Planned
     ).path
     tokenized = read_data(request, folder)
     return _planned(machine, model, tokenized.shape, tokenized, parsed)
+
+
+def render_planned(planned: Planned) -> RenderableType:
+    """The data, where it was read, and the plan page."""
+    from rich.console import Group
+
+    from adaptft.cli.screens import render_data, render_plan
+
+    data = () if planned.data is None else (render_data(planned.data),)
+    return Group(*data, render_plan(planned.plan, planned.notes))
 
 
 def refuse_unfit(plan: TrainPlan) -> None:
@@ -84,11 +98,14 @@ def refuse_unfit(plan: TrainPlan) -> None:
     if plan.fits:
         return
     method = plan.decisions.method.value.train_type
-    closest = f"The closest: {plan.rejected[0].option}: {plan.rejected[0].reason}" if plan.rejected else ""
-    raise DoesNotFit(
-        f"{plan.model.name} with train_type {method} does not fit this machine.",
-        fix=closest or "Take a smaller model, or train_type qlora.",
-    )
+    ways = [rejected for rejected in plan.rejected if rejected.option.startswith(WAY_OUT)]
+    if ways:
+        fix = f"Way out: {ways[0].option.removeprefix(WAY_OUT)} ({ways[0].reason})."
+    elif plan.rejected:
+        fix = f"Take a smaller model. The closest was {plan.rejected[0].option}: it {plan.rejected[0].reason}."
+    else:
+        fix = "Take a smaller model."
+    raise DoesNotFit(f"{plan.model.name} with train_type {method} does not fit this machine.", fix=fix)
 
 
 def find_machine(machine_file: Path | None, request: TrainRequest) -> Machine:
@@ -135,19 +152,20 @@ def sources(request: TrainRequest) -> tuple[str, ...]:
     return request.dataset or (str(data.builtin("train")),)
 
 
-def estimate(names: tuple[str, ...]) -> DatasetShape:
-    """Data nobody has tokenised: four bytes a token for files, and 10 000 rows for what is on a hub."""
-    rows = tokens = 0
-    for name in names:
-        path = Path(name.split("#")[0])
-        files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path] if path.is_file() else []
-        here = sum(file.stat().st_size for file in files) // BYTES_PER_TOKEN
-        tokens += here if files else ASSUMED_ROWS * TOKENS_PER_ROW
-        rows += max(here // TOKENS_PER_ROW, 1) if files else ASSUMED_ROWS
+def estimate(names: tuple[str, ...], hub: Hub | None = None) -> DatasetShape:
+    """Data nobody has tokenised: four bytes a token for files, and 10 000 rows for what is on a hub.
+
+    Raises:
+        DataError: a file or folder that is not there.
+    """
+    from adaptft.data.sources import resolve
+
+    files = [source.path for source in resolve(names, hub)]
+    tokens = [path.stat().st_size // BYTES_PER_TOKEN if path else ASSUMED_ROWS * TOKENS_PER_ROW for path in files]
     return DatasetShape(
-        num_rows=rows,
-        num_tokens=tokens,
-        num_trained_tokens=tokens // 2,
+        num_rows=sum(max(count // TOKENS_PER_ROW, 1) for count in tokens),
+        num_tokens=sum(tokens),
+        num_trained_tokens=sum(tokens) // 2,
         longest_row_tokens=4 * TOKENS_PER_ROW,
         sources=names,
         assumed=True,
@@ -155,9 +173,10 @@ def estimate(names: tuple[str, ...]) -> DatasetShape:
 
 
 def _folder_here(request: TrainRequest) -> Path | None:
-    """The model's folder, where the request names one."""
-    path = Path(request.model).expanduser()
-    return path if path.is_dir() else None
+    """The folder with the model's tokenizer, where it is on this machine."""
+    from adaptft.models.local import tokenizer_here
+
+    return tokenizer_here(request.model, hub=request.hub, revision=request.revision)
 
 
 def _planned(

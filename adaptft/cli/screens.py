@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -17,6 +18,9 @@ from adaptft.cli.words import dataset_words, decision_words, machine_words, mode
 from adaptft.plans import Decision, MemoryEstimate, TrainPlan
 from adaptft.reports import Comparison, RunReport
 from adaptft.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from adaptft.data import TokenizedData
 
 BAR_WIDTH = 28
 MAX_WIDTH = 120
@@ -43,11 +47,18 @@ def render_plan(plan: TrainPlan, notes: Iterable[str] = ()) -> RenderableType:
     """The plan as a page: inputs, decisions with their reasons, memory, speed, what was not taken."""
     sections: list[RenderableType] = [_title(plan), _inputs(plan), _decisions(plan), _memory(plan.memory)]
     sections += [_estimates(plan)] if plan.speed or plan.cost else []
-    sections += [_list("Not taken", [(r.option, r.reason) for r in plan.rejected])] if plan.rejected else []
+    sections += [_rejected(plan)] if plan.rejected else []
     notes = tuple(notes)
     sections += [_remarks("!", plan.warnings)] if plan.warnings else []
     sections += [_remarks("-", notes)] if notes else []
     return Group(*(Padding(section, (0, 0, 1, 0)) for section in sections))
+
+
+def render_data(data: TokenizedData) -> RenderableType:
+    """How the rows were understood, what was left out, and one of them with its loss mask."""
+    from adaptft.data import report_lines, sample_text
+
+    return Padding(Group(*map(Text, report_lines(data.report)), sample_text(data.sample)), (0, 0, 1, 0))
 
 
 def render_run(plan: TrainPlan, report: RunReport, folder: Path) -> RenderableType:
@@ -66,7 +77,7 @@ def render_run(plan: TrainPlan, report: RunReport, folder: Path) -> RenderableTy
     if report.peak_memory is not None:
         rows.append(("Memory", _compared(report.peak_memory, format_bytes)))
     rows.append(("Next", f"adaptft eval {result}\nadaptft serve {result}"))
-    sections: list[RenderableType] = [Text("Trained", "bold green"), _list("", rows)]
+    sections: list[RenderableType] = [Text("Trained", "bold green"), _list(rows)]
     sections += [_remarks("-", report.notes)] if report.notes else []
     return Group(*(Padding(section, (0, 0, 1, 0)) for section in sections))
 
@@ -83,7 +94,6 @@ def _title(plan: TrainPlan) -> Text:
 
 def _inputs(plan: TrainPlan) -> Table:
     return _list(
-        "",
         [
             ("Machine", machine_words(plan.machine)),
             ("Model", model_words(plan.model)),
@@ -107,27 +117,37 @@ def _decisions(plan: TrainPlan) -> Table:
 
 def _memory(memory: MemoryEstimate) -> Group:
     needed, capacity = memory.needed_bytes, memory.capacity_bytes
-    share = needed / capacity if capacity else 1.0
-    style = "bold red" if needed > capacity else "bold"
     heading = Text.assemble(
         ("Memory", "bold"),
         f"  at the worst moment ({memory.moment}): ",
-        (f"{format_bytes(needed)} of {format_bytes(capacity)}", style),
-        f", {share:.0%}",
+        (f"{format_bytes(needed)} of {format_bytes(capacity)}", "bold red" if needed > capacity else "bold"),
+        _share(needed, capacity),
     )
     table = Table.grid(padding=(0, 2))
-    table.add_column(justify="left")
+    table.add_column()
     table.add_column(justify="right")
     table.add_column()
-    rows = [(part, getattr(memory, f"{part}_bytes")) for part in PARTS]
-    rows.append(("free", max(capacity - needed, 0)))
     longest = max(capacity, needed, 1)
-    for part, size in rows:
+    for part in PARTS:
+        size = getattr(memory, f"{part}_bytes")
         if size:
-            bar = "█" * max(1, round(BAR_WIDTH * size / longest)) if part != "free" else ""
-            rest = "░" * round(BAR_WIDTH * size / longest) if part == "free" else ""
-            table.add_row(f"  {part}", format_bytes(size), Text(bar, "cyan") + Text(rest, "dim"))
-    return Group(heading, table)
+            table.add_row(part, format_bytes(size), Text(_bar(size / longest), "cyan"))
+    if capacity > needed:
+        free = round(BAR_WIDTH * (capacity - needed) / longest)
+        table.add_row("free", format_bytes(capacity - needed), Text("░" * free, "dim"))
+    return Group(heading, Padding(table, (0, 0, 0, 2)))
+
+
+def _share(needed: int, capacity: int) -> str:
+    if needed > 2 * capacity:
+        return f", {needed / capacity:.0f} times as much" if capacity else ""
+    return f", {needed / capacity:.0%}"
+
+
+def _bar(share: float) -> str:
+    """A bar of ``BAR_WIDTH`` cells for 1, drawn in eighths of a cell."""
+    eighths = max(1, round(8 * BAR_WIDTH * share))
+    return "█" * (eighths // 8) + ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8]
 
 
 def _estimates(plan: TrainPlan) -> Table:
@@ -142,18 +162,22 @@ def _estimates(plan: TrainPlan) -> Table:
         cost = plan.cost
         price = f"${cost.usd_per_gpu_hour:.2f} a GPU and hour ({cost.price_source})"
         rows.append(("Cost", f"${cost.total_usd:.2f} at {price}"))
-    return _list("", rows)
+    return _list(rows)
 
 
-def _list(heading: str, rows: Iterable[tuple[str, str]]) -> Table:
+def _list(rows: Iterable[tuple[str, str]]) -> Table:
     """Pairs of a name and a text that wraps beside it."""
-    table = Table.grid(padding=(0, 2), expand=False)
-    table.title, table.title_style, table.title_justify = heading or None, "bold", "left"
-    table.add_column(style="bold" if not heading else None, max_width=34)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, text in rows:
-        table.add_row(f"  {name}" if heading else name, text)
+        table.add_row(name, text)
     return table
+
+
+def _rejected(plan: TrainPlan) -> Group:
+    lines = [Text.assemble((rejected.option, "italic"), f": {rejected.reason}") for rejected in plan.rejected]
+    return Group(Text("Not taken", "bold"), *(Padding(line, (0, 0, 0, 2)) for line in lines))
 
 
 def _remarks(mark: str, remarks: Iterable[str]) -> Table:

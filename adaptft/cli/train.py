@@ -23,11 +23,11 @@ def command(parsed: Parsed[TrainRequest], machine_file: Path | None) -> None:
     Plans first (see adaptft plan), prints the plan, and then does what it says. Without --dataset
     the built-in rows are taken.
     """
-    from adaptft.cli.planning import plan_run, refuse_unfit
-    from adaptft.cli.screens import render_plan, render_run, show
+    from adaptft.cli.planning import plan_run, refuse_unfit, render_planned
+    from adaptft.cli.screens import render_run, show
 
     planned = plan_run(parsed, machine_file)
-    show(render_plan(planned.plan, planned.notes))
+    show(render_planned(planned))
     refuse_unfit(planned.plan)
     folder = output_folder(planned.plan)
 

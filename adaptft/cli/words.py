@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from adaptft.facts import DatasetShape, Machine, ModelShape
@@ -46,7 +47,8 @@ def model_words(model: ModelShape) -> str:
 
 def dataset_words(dataset: DatasetShape) -> str:
     """``7473 rows, 1.42 M tokens (0.9 M trained), longest row 1023``."""
-    sources = f" from {', '.join(dataset.sources)}" if dataset.sources else ""
+    names = [Path(source).name if Path(source).is_absolute() else source for source in dataset.sources]
+    sources = f" from {', '.join(names)}" if names else ""
     about, said = ("about ", " (assumed, not measured)") if dataset.assumed else ("", "")
     return (
         f"{about}{dataset.num_rows} rows{sources}, {format_count(dataset.num_tokens)} tokens "

@@ -139,7 +139,7 @@ def _refuse_other_tasks(by_name: Mapping[str, str], rows: list[dict[str, Any]], 
             task = "answers with a thumb up or down (KTO)"
     if task is not None:
         raise DataError(
-            f"{where} holds {task} ({', '.join(by_name)}); this command fine-tunes on answers.",
+            f"{where} holds {task} ({', '.join(by_name.values())}); this command fine-tunes on answers.",
             fix="Write the good answers as rows of messages, or of prompt and completion.",
         )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, pairwise
 from typing import Any
 
 from adaptft.data.masking import MaskedText
@@ -23,6 +25,19 @@ class Tokens:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A text that is tokenised by itself, and the (sorted) spans of it that are in the loss."""
+
+    text: str
+    spans: tuple[tuple[int, int], ...]
+
+    @property
+    def is_uniform(self) -> bool:
+        """True where all or nothing is in the loss: no offsets are needed then, which is faster."""
+        return not self.spans or self.spans == ((0, len(self.text)),)
+
+
 class Encoder:
     """A tokenizer, asked for ids and character offsets without special tokens of its own."""
 
@@ -34,60 +49,48 @@ class Encoder:
             self.backend.no_truncation()
             self.backend.no_padding()
 
-    def encode(self, text: str, spans: tuple[tuple[int, int], ...]) -> tuple[list[int], list[bool]]:
-        """Ids of ``text``; trained are the tokens that begin inside one of the (sorted) ``spans``."""
-        if not text:
-            return [], []
-        if self.backend is None:
-            return self._encode_pieces(text, spans)
-        encoding = self.backend.encode(text, add_special_tokens=False)
-        ids = encoding.ids
-        if not spans:
-            return ids, [False] * len(ids)
-        if spans == ((0, len(text)),):
-            return ids, [True] * len(ids)
-        return ids, _inside([start for start, _ in encoding.offsets], spans)
-
-    def _encode_pieces(self, text: str, spans: tuple[tuple[int, int], ...]) -> tuple[list[int], list[bool]]:
-        """For tokenizers without offsets: each span is tokenised alone."""
-        ids: list[int] = []
-        trained: list[bool] = []
-        position = 0
-        for start, end in (*spans, (len(text), len(text))):
-            for piece, is_trained in ((text[position:start], False), (text[start:end], True)):
-                new = self.tokenizer.encode(piece, add_special_tokens=False) if piece else []
-                ids += new
-                trained += [is_trained] * len(new)
-            position = end
-        return ids, trained
-
     @cached_property
     def is_seamless(self) -> bool:
         """True where an answer tokenised alone has the ids that it has after its prompt (no dummy prefix)."""
-        whole, _ = self.encode(_SEAM, ())
-        alone, _ = self.encode(_SEAM[1:], ())
+        whole, alone = self._ids([_SEAM, _SEAM[1:]])
         return whole[-len(alone) :] == alone
 
-    def tokens(self, masked: MaskedText) -> Tokens:
-        """Ids of a conversation. The prompt of its last answer is tokenised by itself, as serving does it."""
-        cut = masked.prompt_end
-        before = tuple((start, min(end, cut)) for start, end in masked.spans if start < cut)
-        after = tuple((max(start, cut) - cut, end - cut) for start, end in masked.spans if end > cut)
-        ids, trained = self.encode(masked.text[:cut], before)
+    def tokens(self, rows: Sequence[MaskedText | str]) -> list[Tokens]:
+        """Ids of conversations (masked) and of plain texts (strings).
+
+        The prompt of a conversation's last answer is tokenised by itself, as serving does it. Plain text
+        gets what the tokenizer puts around it and the end-of-text token, and is trained whole.
+        """
+        pieces = [[] if isinstance(row, str) else self._pieces(row) for row in rows]
+        encoded = iter(self._encode([piece for row_pieces in pieces for piece in row_pieces]))
+        return [
+            self._text(row) if isinstance(row, str) else self._join(row, [next(encoded) for _ in row_pieces])
+            for row, row_pieces in zip(rows, pieces, strict=True)
+        ]
+
+    def _pieces(self, row: MaskedText) -> list[_Piece]:
+        """The prompt, the answer, and the white space after its end of turn."""
+        end = max(end for _, end in row.spans)
+        cuts = (0, row.prompt_end, max(end, row.prompt_end), len(row.text)) if self.is_seamless else (0, len(row.text))
+        return [
+            _Piece(row.text[start:stop], _clipped(row.spans, start, stop))
+            for start, stop in pairwise(cuts)
+            if start < stop
+        ]
+
+    def _join(self, row: MaskedText, parts: list[tuple[list[int], list[bool]]]) -> Tokens:
+        ids = list(chain.from_iterable(part for part, _ in parts))
+        trained = list(chain.from_iterable(part for _, part in parts))
         notes: tuple[str, ...] = ()
-        if self.is_seamless:
-            answer_ids, answer_trained = self.encode(masked.text[cut:], after)
-            ids, trained = ids + answer_ids, trained + answer_trained
-        else:
-            whole, whole_trained = self.encode(masked.text, masked.spans)
-            notes = () if whole[: len(ids)] == ids else (BOUNDARY_MOVED,)
-            ids, trained = whole, whole_trained
-        if masked.add_eos and self.eos_id is not None:
-            ids, trained = [*ids, self.eos_id], [*trained, True]
+        if not self.is_seamless:
+            (prompt,) = self._ids([row.text[: row.prompt_end]])
+            notes = () if ids[: len(prompt)] == prompt else (BOUNDARY_MOVED,)
+        if row.add_eos and self.eos_id is not None:
+            ids.append(self.eos_id)
+            trained.append(True)
         return Tokens(ids, trained, notes)
 
-    def text(self, text: str) -> Tokens:
-        """Ids of plain text, all trained, with what the tokenizer puts around it and the end-of-text token."""
+    def _text(self, text: str) -> Tokens:
         if self.backend is None:
             ids = list(self.tokenizer.encode(text, add_special_tokens=True))
         else:
@@ -96,14 +99,49 @@ class Encoder:
             ids.append(self.eos_id)
         return Tokens(ids, [True] * len(ids))
 
+    def _encode(self, pieces: list[_Piece]) -> list[tuple[list[int], list[bool]]]:
+        uniform = iter(self._ids([piece.text for piece in pieces if piece.is_uniform]))
+        encoded = []
+        for piece in pieces:
+            if piece.is_uniform:
+                ids = next(uniform)
+                encoded.append((ids, [bool(piece.spans)] * len(ids)))
+            else:
+                encoded.append(self._encode_mixed(piece))
+        return encoded
 
-def _inside(starts: list[int], spans: tuple[tuple[int, int], ...]) -> list[bool]:
-    """For each (rising) start whether it lies in a span."""
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        if self.backend is None:
+            return [self.tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        return [encoding.ids for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def _encode_mixed(self, piece: _Piece) -> tuple[list[int], list[bool]]:
+        """Trained are the tokens that hold a part of a span; without offsets each span is tokenised alone."""
+        if self.backend is not None:
+            encoding = self.backend.encode(piece.text, add_special_tokens=False)
+            return encoding.ids, _inside(encoding.offsets, piece.spans)
+        cuts = [0, *chain.from_iterable(piece.spans), len(piece.text)]
+        texts = [piece.text[start:stop] for start, stop in pairwise(cuts)]
+        ids = self._ids(texts)  # by turns out of and in the loss
+        trained = [[index % 2 == 1] * len(part) for index, part in enumerate(ids)]
+        return list(chain.from_iterable(ids)), list(chain.from_iterable(trained))
+
+
+def _clipped(spans: tuple[tuple[int, int], ...], start: int, stop: int) -> tuple[tuple[int, int], ...]:
+    """The parts of ``spans`` within ``start .. stop``, counted from ``start``."""
+    return tuple((max(a, start) - start, min(b, stop) - start) for a, b in spans if a < stop and b > start)
+
+
+def _inside(offsets: list[tuple[int, int]], spans: tuple[tuple[int, int], ...]) -> list[bool]:
+    """For each token (from character, to character; rising) whether it holds a character of a span.
+
+    A token across the seam (the space of a prompt with the first word of an earlier answer) counts as the answer's.
+    """
     inside = []
     remaining = iter((*spans, (1 << 62, 1 << 62)))
     begin, end = next(remaining)
-    for start in starts:
+    for start, stop in offsets:
         while start >= end:
             begin, end = next(remaining)
-        inside.append(start >= begin)
+        inside.append(stop > begin)
     return inside

@@ -20,7 +20,7 @@ TOO_DEEP = "JSON nested too deeply"
 
 def is_json_list(path: Path) -> bool:
     """True where the file is one list and not a row a line."""
-    with open_text(path) as stream:
+    with open_text(path, errors="replace") as stream:
         while chunk := stream.read(4096):
             if text := chunk.lstrip():
                 return text[0] == "["
@@ -113,9 +113,10 @@ class _ListParser:
             except RecursionError:
                 value, end = BadRow(TOO_DEEP), _end_of_value(self.buffer, self.position)
             except json.JSONDecodeError as cause:
+                broken = self._broken(cause.msg, cause.pos)  # before more text moves the positions
                 if self._fill():
                     continue
-                raise self._broken(cause.msg, cause.pos) from cause
+                raise broken from cause
             if end < len(self.buffer) or self.at_end:
                 self.position = end
                 return value

@@ -77,7 +77,7 @@ def mask(
     offset = len(conversation.turns) - len(messages)  # 1 where the system prompt was merged
     prompt = rendering.prompt_before(last)
     answer = _last_answer(rendering, prompt, conversation.turns[-1])
-    text = prompt + answer
+    text = prompt + (answer if template.ends_turns else answer.rstrip())
     spans = []
     if not mask_history:
         for index in range(last):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from adaptft.data.conversation import BadRow, Role, ToolCall, Turn
-from adaptft.data.values import as_arguments, as_content, as_list, as_text, is_missing, parse_json
+from adaptft.data.values import as_arguments, as_content, as_list, as_text, check_texts, is_missing, parse_json
 
 Spoken = Literal["system", "user", "assistant", "tool", "call"]
 
@@ -185,6 +185,7 @@ def read_tools(value: Any) -> tuple[dict[str, Any], ...]:
             tool = next(iter(as_list(tool, "tools")), None)
         if not isinstance(tool, dict):
             raise BadRow("tools are not a list of objects")
+        check_texts(tool, "tools")
         wrapped: dict[str, Any] = tool if isinstance(tool.get("function"), dict) else {"function": tool}
         if not isinstance(wrapped["function"].get("name"), str):
             raise BadRow("tool without a name")

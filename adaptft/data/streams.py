@@ -55,15 +55,15 @@ def encoding_of(path: Path) -> str:
 
 
 @contextmanager
-def open_text(path: Path) -> Iterator[io.TextIOWrapper]:
-    """``path`` as text with its line ends untouched.
+def open_text(path: Path, *, errors: str = "strict") -> Iterator[io.TextIOWrapper]:
+    """``path`` as text with its line ends untouched; ``errors`` as ``open`` takes it.
 
     Raises:
         DataError: it is not in the encoding that its mark names (UTF-8 without one).
     """
     encoding = encoding_of(path)
     try:
-        with open_bytes(path) as stream, io.TextIOWrapper(stream, encoding=encoding, newline="") as text:
+        with open_bytes(path) as stream, io.TextIOWrapper(stream, encoding=encoding, errors=errors, newline="") as text:
             yield text
     except UnicodeError as cause:
         raise DataError(

@@ -17,7 +17,7 @@ from adaptft.data.conversation import BadRow
 from adaptft.data.detection import Dialect
 from adaptft.data.dialects import read_row
 from adaptft.data.encoding import Encoder, Tokens
-from adaptft.data.masking import mask
+from adaptft.data.masking import MaskedText, mask
 from adaptft.data.reading import Raw, parse
 from adaptft.data.settings import DataSettings
 from adaptft.data.templates import ChatTemplate
@@ -71,48 +71,58 @@ class RowTokenizer:
 
     def tokens(self, chunk: Chunk) -> ChunkTokens:
         """Parse, render, mask and tokenise the rows of ``chunk``."""
-        import numpy as np
-
-        accepted: list[tuple[int, Tokens]] = []
         rejected: list[tuple[str, int]] = []
-        notes: Counter[str] = Counter()
-        num_conversations = 0
+        rendered: list[_Rendered] = []
         for number, raw in chunk.rows:
             try:
-                tokens, num_answers = self._row(raw, chunk.source)
+                rendered.append(self._render(number, raw, chunk.source))
             except BadRow as bad:
                 rejected.append((bad.reason, number))
-                continue
-            accepted.append((number, tokens))
-            notes.update(tokens.notes)
-            num_conversations += num_answers > 1
-        return ChunkTokens(
-            source=chunk.source,
-            numbers=[number for number, _ in accepted],
-            lengths=np.fromiter((len(tokens.ids) for _, tokens in accepted), np.int32, len(accepted)),
-            ids=np.fromiter(chain.from_iterable(tokens.ids for _, tokens in accepted), np.int32),
-            trained=np.fromiter(chain.from_iterable(tokens.trained for _, tokens in accepted), np.bool_),
-            rejected=rejected,
-            notes=notes,
-            num_conversations=num_conversations,
-        )
+        accepted: list[tuple[_Rendered, Tokens]] = []
+        for row, tokens in zip(rendered, self.encoder.tokens([row.text for row in rendered]), strict=True):
+            if any(tokens.trained[1:]):  # the first token of a row is never predicted
+                accepted.append((row, tokens))
+            else:
+                rejected.append(("no token in the loss", row.number))
+        return _gathered(chunk.source, accepted, sorted(rejected, key=lambda item: item[1]))
 
-    def _row(self, raw: Raw, source: int) -> tuple[Tokens, int]:
-        row = parse(raw, text=self.texts[source])
+    def _render(self, number: int, raw: Raw, source: int) -> _Rendered:
         settings = self.settings
+        row = parse(raw, text=self.texts[source])
         conversation = read_row(row, self.dialects[source], system=settings.system)
         if conversation.text is not None:
-            tokens = self.encoder.text(conversation.text)
-        else:
-            masked = mask(
-                conversation, self.template,
-                train_on_prompt=settings.train_on_prompt, mask_history=settings.mask_history,
-            )  # fmt: skip
-            tokens = self.encoder.tokens(masked)
-            tokens = Tokens(tokens.ids, tokens.trained, (*conversation.notes, *masked.notes, *tokens.notes))
-        if not any(tokens.trained[1:]):  # the first token of a row is never predicted
-            raise BadRow("no token in the loss")
-        return tokens, sum(turn.is_answer for turn in conversation.turns)
+            return _Rendered(number, conversation.text, 0, ())
+        masked = mask(
+            conversation, self.template,
+            train_on_prompt=settings.train_on_prompt, mask_history=settings.mask_history,
+        )  # fmt: skip
+        num_answers = sum(turn.is_answer for turn in conversation.turns)
+        return _Rendered(number, masked, num_answers, (*conversation.notes, *masked.notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rendered:
+    """A row on its way: plain text, or a conversation with its mask."""
+
+    number: int
+    text: MaskedText | str
+    num_answers: int
+    notes: tuple[str, ...]
+
+
+def _gathered(source: int, rows: list[tuple[_Rendered, Tokens]], rejected: list[tuple[str, int]]) -> ChunkTokens:
+    import numpy as np
+
+    return ChunkTokens(
+        source=source,
+        numbers=[row.number for row, _ in rows],
+        lengths=np.fromiter((len(tokens.ids) for _, tokens in rows), np.int32, len(rows)),
+        ids=np.fromiter(chain.from_iterable(tokens.ids for _, tokens in rows), np.int32),
+        trained=np.fromiter(chain.from_iterable(tokens.trained for _, tokens in rows), np.bool_),
+        rejected=rejected,
+        notes=Counter(chain.from_iterable((*row.notes, *tokens.notes) for row, tokens in rows)),
+        num_conversations=sum(row.num_answers > 1 for row, _ in rows),
+    )
 
 
 def chunks(source: int, rows: Iterable[tuple[int, Raw]]) -> Iterator[Chunk]:
@@ -160,6 +170,7 @@ _worker: list[RowTokenizer] = []
 
 
 def _start_worker(work: RowTokenizer) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # of this process alone: it has one core's worth of the work
     _worker[:] = [work]
 
 

@@ -64,7 +64,11 @@ def _checked(text: str, what: str) -> str:
 
 
 def check_texts(value: Any, what: str) -> Any:
-    """``value``, with every text inside it checked as ``as_text`` does."""
+    """``value``, with every text inside it checked as ``as_text`` does.
+
+    Raises:
+        BadRow: a lone surrogate or a NUL character somewhere in it.
+    """
     if isinstance(value, str):
         _checked(value, what)
     elif isinstance(value, dict):

@@ -20,15 +20,15 @@ def printing_to(log: Path) -> Iterator[None]:
     Libraries that set up their logging on import (llm-compressor does) have to be imported inside it. An
     exception that leaves the block gets the end of the log as a note, so that nothing is lost.
     """
+    consoles = {sys.__stdout__, sys.__stderr__, sys.stdout, sys.stderr}
     with log.open("a", encoding="utf-8") as stream:
-        stdout, stderr = sys.stdout, sys.stderr
         try:
             with (
                 contextlib.redirect_stdout(stream),
                 contextlib.redirect_stderr(stream),
+                _handlers_to(stream, consoles),
                 warnings.catch_warnings(),
             ):
-                _move_handlers({sys.__stdout__, sys.__stderr__, stdout, stderr}, stream)
                 _point_loguru_at(stream, "INFO")
                 yield
         except Exception as cause:
@@ -37,19 +37,34 @@ def printing_to(log: Path) -> Iterator[None]:
             cause.add_note("The log ended with:\n" + "\n".join(tail))
             raise
         finally:
-            _move_handlers({stream}, stderr)
-            _point_loguru_at(stderr, "ERROR")
+            _point_loguru_at(sys.stderr, "ERROR")
 
 
-def _move_handlers(streams: set[TextIO | None], target: TextIO) -> None:
-    """Every logging handler that writes to one of ``streams`` writes to ``target`` from here on.
+@contextlib.contextmanager
+def _handlers_to(stream: TextIO, consoles: set[TextIO | None]) -> Iterator[None]:
+    """Every logging handler that writes to one of ``consoles`` writes to ``stream`` inside the block.
 
-    Libraries bind theirs to the standard error of their import, which redirecting does not reach.
+    Libraries bind theirs to the standard error of their import, which redirecting does not reach. Those that
+    came up inside the block are bound to ``stream``, and write to standard error afterwards.
     """
+    moved = [(handler, handler.stream) for handler in _stream_handlers() if handler.stream in consoles]
+    for handler, _ in moved:
+        handler.setStream(stream)
+    try:
+        yield
+    finally:
+        for handler, console in moved:
+            handler.setStream(console)
+        for handler in _stream_handlers():
+            if handler.stream is stream and sys.__stderr__ is not None:
+                handler.setStream(sys.__stderr__)
+
+
+def _stream_handlers() -> set[logging.StreamHandler[TextIO]]:
+    """Handlers bound to a stream; those that look standard error up each time follow the redirection anyway."""
     loggers = [logging.getLogger(), *map(logging.getLogger, logging.root.manager.loggerDict)]
-    for handler in {handler for logger in loggers for handler in logger.handlers}:
-        if isinstance(handler, logging.StreamHandler) and handler.stream in streams:
-            handler.setStream(target)
+    handlers = {handler for logger in loggers for handler in logger.handlers}
+    return {handler for handler in handlers if isinstance(handler, logging.StreamHandler) and "stream" in vars(handler)}
 
 
 def _point_loguru_at(stream: TextIO, level: str) -> None:

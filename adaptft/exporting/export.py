@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.metadata
+import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +37,8 @@ from adaptft.reports import ExportReport
 Progress = Callable[[str], None]
 
 _SHARD_SIZE = "5GB"
+_GPU_SLACK = 1.2
+"""GPU memory over the weights: activations and the pieces of logits of the check."""
 _PACKAGES = ("torch", "transformers", "peft", "llmcompressor", "compressed-tensors")
 
 
@@ -100,6 +103,8 @@ def _write(
                 num_linears = compress(model, tokenizer, plan, rows.calibration)
             progress("saving")
             model.to(torch_dtype(plan.saved_dtype)).save_pretrained(partial, max_shard_size=_SHARD_SIZE)
+            _write_tie(partial / "config.json", model)
+            _open_to_readers(partial)
             notes += save_companions(source.companions, partial, base=source.base.path)
     finally:
         log.unlink(missing_ok=True)
@@ -108,13 +113,29 @@ def _write(
     return _Written(num_linears=num_linears, source_loss=source_loss, notes=notes)
 
 
+def _write_tie(path: Path, model: PreTrainedModel) -> None:
+    """llm-compressor writes the base's config.json; a head that merging made the model's own must be in it."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    tied = bool(model.config.tie_word_embeddings)
+    if config.get("tie_word_embeddings", True) != tied:
+        write_json(path, json.dumps(config | {"tie_word_embeddings": tied}, indent=2) + "\n")
+
+
+def _open_to_readers(folder: Path) -> None:
+    """safetensors keeps its files to their owner; a server that runs as somebody else has to read them too."""
+    for path in folder.glob("*.safetensors"):
+        path.chmod((folder / "config.json").stat().st_mode)
+
+
 def _source_loss(model: PreTrainedModel, plan: ExportPlan, rows: ExportRows) -> tuple[float | None, tuple[str, ...]]:
     """The loss before compression; on the GPU where the plan is for one and the model has room there."""
     if plan.device == "cpu":
         return score(model, rows.check).loss, ()
-    free, _ = torch.cuda.mem_get_info()
-    if model.get_memory_footprint() * 1.2 > free:
-        return None, ("The source is too large for one GPU, so its loss was not measured.",)
+    if not _has_room_on_gpu(plan):
+        return None, (
+            "The model is too large for one GPU, so the export was counted but not loaded: compare losses "
+            "with `adaptft eval` on a machine that holds it.",
+        )
     try:
         return score(model.to("cuda"), rows.check).loss, ()
     finally:
@@ -122,8 +143,16 @@ def _source_loss(model: PreTrainedModel, plan: ExportPlan, rows: ExportRows) -> 
         torch.cuda.empty_cache()
 
 
-def _exported_loss(plan: ExportPlan, partial: Path, rows: ExportRows) -> float:
+def _has_room_on_gpu(plan: ExportPlan) -> bool:
+    """transformers widens a compressed checkpoint as it runs it: the export needs what its source does."""
+    free, _ = torch.cuda.mem_get_info()
+    return plan.model.num_parameters * torch_dtype(plan.compute_dtype).itemsize * _GPU_SLACK < free
+
+
+def _exported_loss(plan: ExportPlan, partial: Path, rows: ExportRows) -> float | None:
     """Load the export as a user would, and score it on the rows that the source was scored on."""
+    if plan.device == "cuda" and not _has_room_on_gpu(plan):
+        return None
     log = partial.with_suffix(".log")
     try:
         with printing_to(log):
@@ -146,11 +175,11 @@ def _report(
     found: FileCount,
     rows: ExportRows,
     written: _Written,
-    exported_loss: float,
+    exported_loss: float | None,
     seconds: float,
 ) -> ExportReport:
     notes = (*plan.warnings, *rows.notes, *written.notes, *check_count(found, plan.num_compressed_modules))
-    if written.source_loss is not None:
+    if written.source_loss is not None and exported_loss is not None:
         notes += check_loss(written.source_loss, exported_loss, FORMATS[plan.format].expected_loss_rise)
     calibration = "none needed"
     if rows.calibration is not None:

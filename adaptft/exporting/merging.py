@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from peft import PeftModel
 
 _TORCH_DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_WRONG_BASE = "Give the model that the adapter was trained on with --model."
 
 
 def torch_dtype(dtype: Dtype) -> torch.dtype:
@@ -44,9 +45,24 @@ def load_merged(base: Path, adapters: Path | None, *, dtype: Dtype, trust_remote
     except (RuntimeError, ValueError, UserWarning) as cause:
         raise ExportError(
             f"The adapter in {adapters} does not fit the model in {base}: {_first_line(cause)}.",
-            fix="Give the model that the adapter was trained on with --model.",
+            fix=_WRONG_BASE,
         ) from cause
+    _check_all_used(adapted, adapters, base)
     return merge(adapted)
+
+
+def _check_all_used(adapted: PeftModel, adapters: Path, base: Path) -> None:
+    """PEFT drops an adapter's weights for layers that the model does not have, and says nothing."""
+    from peft import get_peft_model_state_dict
+    from peft.utils import load_peft_weights
+
+    unused = sorted(set(load_peft_weights(str(adapters), device="cpu")) - set(get_peft_model_state_dict(adapted)))
+    if unused:
+        raise ExportError(
+            f"The adapter in {adapters} does not fit the model in {base}: "
+            f"it has {len(unused)} weights for layers that the model lacks, such as {unused[0]}.",
+            fix=_WRONG_BASE,
+        )
 
 
 def merge(adapted: PeftModel) -> PreTrainedModel:

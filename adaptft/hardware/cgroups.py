@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from adaptft.hardware.text import UnreadableOutput
 
+T = TypeVar("T")
 # Version 1 writes "no limit" as the largest multiple of a page below 2**63.
 _NO_LIMIT_BYTES = 2**60
 
@@ -65,27 +67,18 @@ def read_limits(root: Path, notes: list[str]) -> Limits:
     """The limits of this process, with the file system's root at ``root``; what cannot be read goes to ``notes``."""
     groups = parse_groups(_read(root / "proc/self/cgroup") or "")
     mount = root / "sys/fs/cgroup"
-    try:
-        memory = list(_memory_limits(mount, groups))
-        cpus = list(_cpu_limits(mount, groups))
-    except UnreadableOutput as reason:
-        notes.append(f"{reason}: taken as no limit.")
-        return Limits()
+    memory = list(_memory_limits(mount, groups, notes))
     tightest, used = min(memory, key=lambda limit: limit[0], default=(None, None))
-    return Limits(memory_bytes=tightest, used_bytes=used, cpus=min(cpus, default=None))
+    return Limits(memory_bytes=tightest, used_bytes=used, cpus=min(_cpu_limits(mount, groups, notes), default=None))
 
 
-def _memory_limits(mount: Path, groups: dict[str, str]) -> Iterator[tuple[int, int | None]]:
-    for folder, limit_name, usage_name, cache in (
-        *((f, "memory.max", "memory.current", "inactive_file") for f in _folders(mount, groups.get("", "/"))),
-        *(
-            (f, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            for f in _folders(mount / "memory", groups.get("memory", "/"))
-        ),
-    ):
-        text = _read(folder / limit_name)
-        if text is not None and (limit := parse_memory_limit(text)) is not None:
-            yield limit, _used(_read(folder / usage_name), _read(folder / "memory.stat") or "", cache)
+def _memory_limits(mount: Path, groups: dict[str, str], notes: list[str]) -> Iterator[tuple[int, int | None]]:
+    one = (mount / "memory", groups.get("memory", "/"), "memory.limit_in_bytes", "memory.usage_in_bytes")
+    two = (mount, groups.get("", "/"), "memory.max", "memory.current")
+    for (top, group, limit_name, usage_name), cache in ((one, "total_inactive_file"), (two, "inactive_file")):
+        for folder in _folders(top, group):
+            if (limit := _accepted(parse_memory_limit, _read(folder / limit_name), notes)) is not None:
+                yield limit, _used(_read(folder / usage_name), _read(folder / "memory.stat") or "", cache)
 
 
 def _used(usage: str | None, statistics: str, cache_name: str) -> int | None:
@@ -95,15 +88,25 @@ def _used(usage: str | None, statistics: str, cache_name: str) -> int | None:
     return max(int(usage) - (int(cache.group(1)) if cache else 0), 0)
 
 
-def _cpu_limits(mount: Path, groups: dict[str, str]) -> Iterator[float]:
-    for folder in _folders(mount, groups.get("", "/")):
-        if (text := _read(folder / "cpu.max")) and (cpus := parse_cpu_max(text)) is not None:
-            yield cpus
+def _cpu_limits(mount: Path, groups: dict[str, str], notes: list[str]) -> Iterator[float]:
+    texts = [_read(folder / "cpu.max") for folder in _folders(mount, groups.get("", "/"))]
     for name in ("cpu", "cpu,cpuacct"):
         for folder in _folders(mount / name, groups.get("cpu", "/")):
             quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
-            if quota and period and (cpus := parse_cpu_max(f"{quota.strip()} {period.strip()}")) is not None:
-                yield cpus
+            texts.append(f"{quota.strip()} {period.strip()}" if quota and period else None)
+    for text in texts:
+        if (cpus := _accepted(parse_cpu_max, text, notes)) is not None:
+            yield cpus
+
+
+def _accepted(parse: Callable[[str], T | None], text: str | None, notes: list[str]) -> T | None:
+    if text is None:
+        return None
+    try:
+        return parse(text)
+    except UnreadableOutput as reason:
+        notes.append(f"{reason}: taken as no limit.")
+        return None
 
 
 def _folders(mount: Path, group: str) -> list[Path]:

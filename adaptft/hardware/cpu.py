@@ -74,8 +74,9 @@ def parse_cpuinfo(text: str) -> CpuText:
 def _fields(text: str) -> dict[str, list[str]]:
     fields: dict[str, list[str]] = {}
     for line in clean(text).splitlines():
-        if match := re.match(r"\s*([^:]+?)\s*:\s*(.*?)\s*$", line):
-            fields.setdefault(match.group(1), []).append(match.group(2))
+        label, colon, value = line.partition(":")
+        if colon:
+            fields.setdefault(label.strip(), []).append(value.strip())
     return fields
 
 

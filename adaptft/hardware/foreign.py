@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 from adaptft.facts import UnsupportedAccelerator
 from adaptft.hardware.matrix import parse_matrices
-from adaptft.hardware.text import clean
+from adaptft.hardware.text import clean_lines
 from adaptft.hardware.tools import ToolError, is_there, run_tool
 from adaptft.units import format_bytes
 
@@ -45,7 +46,7 @@ class Foreign:
 
 def parse_foreign(text: str) -> Foreign | None:
     """Read what rocm-smi, npu-smi or mx-smi print; None for NVIDIA's and for all other text."""
-    text = clean(text)
+    text = "\n".join(clean_lines(text))
     return next((read(text) for banner, read in _READERS if re.search(banner, text)), None)
 
 
@@ -73,15 +74,14 @@ def _run(tool: str, arguments: tuple[str, ...], notes: list[str]) -> str:
 
 
 def _read_amd(text: str) -> Foreign:
-    rows = re.findall(r"^(\d+)\s+.*?\b(0x[0-9a-f]{4})\b.*(?:\n[ \t]+([^\n(=]*\S)[ \t]*$)?", text, flags=re.MULTILINE)
-    listed = set(re.findall(r"^GPU\[(\d+)\]", text, flags=re.MULTILINE)) | {index for index, _, _ in rows}
-    memory = re.search(r"VRAM Total Memory \(B\):\s*(\d+)", text)
-    numa = re.findall(r"^GPU\[(\d+)\].*Numa Node:\s*(\d+)", text, flags=re.MULTILINE)
+    rows = list(_amd_rows(text.split("\n")))
+    listed = set(re.findall(r"^GPU\[(\d+)\]", text, flags=re.MULTILINE)) | {index for index, _ in rows}
+    memory = re.search(r"VRAM Total Memory \(B\): *(\d+)", text)
+    numa = re.findall(r"^GPU\[(\d+)\][ \t]*: \(Topology\) Numa Node: (\d+)", text, flags=re.MULTILINE)
     hops = [int(cell) for cell in _cells(text, "Hops") if cell.isdecimal()]
-    _, device_id, name = rows[0] if rows else ("", "", "")
     return Foreign(
         vendor="amd",
-        name=name or f"AMD GPU {device_id}".strip(),
+        name=rows[0][1] if rows else "AMD GPU",
         count=len(listed) or _matrix_size(text),
         memory_bytes=int(memory.group(1)) if memory else None,
         links=dict(Counter(_cells(text, "Link Type"))),
@@ -90,24 +90,33 @@ def _read_amd(text: str) -> Foreign:
     )
 
 
+def _amd_rows(lines: list[str]) -> Iterator[tuple[str, str]]:
+    """Number and name of each device; rocm-smi gives some a name on an indented second line, others only an id."""
+    for line, following in pairwise([*lines, ""]):
+        device_id = re.search(r"\b0x[0-9a-f]{4}\b", line)
+        if line[:1].isdecimal() and device_id:
+            named = following[:1].isspace() and not set(following) & set("(=|")
+            yield line.split()[0], following.strip() if named else f"AMD GPU {device_id.group()}"
+
+
 def _read_ascend(text: str) -> Foreign:
-    names = re.findall(r"^\|\s*\d+\s+(\w*\d\w*)\s*\|\s*[A-Za-z]+\s*\|", text, flags=re.MULTILINE)
-    memory = re.search(
-        r"/\s*(\d+)\s*\|\s*$", "\n".join(re.findall(r"^\|.*:\d\d\.\d.*\|", text, flags=re.MULTILINE)[:1])
-    )
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.split("\n") if line.count("|") > 2]
+    devices = [row for row in rows if re.fullmatch(r"\d+ +\w*\d\w*", row[0]) and row[1].isalpha()]
+    chips = [row[-1] for row in rows if re.fullmatch(r"[0-9A-F]+:[0-9A-F]+:[0-9A-F.]+", row[1])]
+    memory = re.search(r"/ *(\d+)$", chips[0]) if chips else None
     return Foreign(
         vendor="ascend",
-        name=f"Ascend {names[0]}" if names else "Ascend NPU",
-        count=len(names) or _matrix_size(text),
+        name=f"Ascend {devices[0][0].split()[1]}" if devices else "Ascend NPU",
+        count=len(devices) or _matrix_size(text),
         memory_bytes=int(memory.group(1)) * 1024**2 if memory else None,
         links=dict(Counter(_cells(text))),
     )
 
 
 def _read_metax(text: str) -> Foreign:
-    count = re.search(r"Attached GPUs\s*:\s*(\d+)", text)
+    count = re.search(r"Attached GPUs *: *(\d+)", text)
     name = re.search(r"\bMetaX ([A-Z]\d{3}\w*)", text)
-    memory = re.search(r"/\s*(\d+) MiB", text)
+    memory = re.search(r"/ *(\d+) MiB", text)
     return Foreign(
         vendor="metax",
         name=f"MetaX {name.group(1)}" if name else "MetaX GPU",

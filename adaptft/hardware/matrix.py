@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from adaptft.hardware.text import clean
+from adaptft.hardware.text import clean_lines
 
 _ACCELERATOR = re.compile(r"[A-Z]PU\d+")
 _AFFINITY = re.compile(r"CPU Affinity|NUMA Affinity|Node Affinity|GPU NUMA ID")
@@ -46,7 +46,7 @@ class Matrix:
 
 def parse_matrices(text: str) -> tuple[Matrix, ...]:
     """Every table of ``text``, in order; other lines are passed over."""
-    lines = [line for line in clean(text).splitlines() if line.strip()]
+    lines = [line for line in clean_lines(text) if line.strip()]
     return tuple(_matrices(lines))
 
 

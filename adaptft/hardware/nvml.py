@@ -18,7 +18,6 @@ _CORES_PER_SM = {
 }  # fmt: skip
 # nvmlGpuTopologyLevel_t -> code of nvidia-smi topo -m; level 0 is two chips of one board
 _PATH_BY_LEVEL: dict[int, LinkPath] = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
-_MOST_NVLINKS = 18
 _P2P_READ = 0  # nvidia-ml-py's own name for it holds a tuple by mistake
 
 
@@ -147,7 +146,11 @@ class _Session:
         return direct or min(self.switch_links(first), self.switch_links(second))
 
     def active_links(self, handle: Any) -> list[int]:
-        return [link for link in range(_MOST_NVLINKS) if self.ask("nvmlDeviceGetNvLinkState", handle, link) == 1]
+        return [
+            link
+            for link in range(self.library.NVML_NVLINK_MAX_LINKS)
+            if self.ask("nvmlDeviceGetNvLinkState", handle, link) == 1
+        ]
 
     def link_ends(self, handle: Any) -> list[Any]:
         return [self.ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link) for link in self.active_links(handle)]

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import re
 from collections.abc import Callable
 from typing import Any
 
 from adaptft.hardware.boards import Board, Slice
-from adaptft.hardware.text import UnreadableOutput, capability, clean, known, num_bytes, number, switch, whole
+from adaptft.hardware.text import (
+    UnreadableOutput,
+    capability,
+    clean,
+    clean_lines,
+    known,
+    num_bytes,
+    number,
+    switch,
+    whole,
+)
 
-_LISTED_GPU = re.compile(r"(?:^|\s)GPU ((?:\d+,\s?)*\d+):\s*(\S.*?)\s*(?:\(UUID:\s*([^)\s]+)\s*\))?\s*$")
+_LISTED_GPU = re.compile(r"(?:^|\s)GPU (\d{1,3}(?:,\s?\d{1,3})*):\s+(\S.*?)\s*(?:\(UUID:\s*([^)\s]+)\s*\))?\s*$")
 _LISTED_SLICE = re.compile(r"^\s*MIG (\S+)\s+Device\s+(\d+):\s*(?:\(UUID:\s*([^)]+?)\s*\))?\s*$")
 _SCREEN_FIRST = re.compile(
     r"\|\s*(\d+)\s+(\S.*?)\s+(?:On|Off|N/A)\s*\|\s*([0-9A-Fa-f]+:[0-9A-Fa-f:.]+)\s+\S+\s*\|\s*(\S+)\s*\|"
@@ -46,7 +55,7 @@ def parse_list(text: str) -> tuple[Board, ...]:
     boards: dict[int, Board] = {}
     slices: dict[int, list[Slice]] = {}
     last_listed = -1
-    for line in clean(text).splitlines():
+    for line in clean_lines(text):
         if found := _LISTED_SLICE.match(line):
             profile, number_on_board, uuid = found.groups()
             slices.setdefault(last_listed, []).append(Slice(index=int(number_on_board), profile=profile, uuid=uuid))
@@ -72,13 +81,18 @@ def parse_query(text: str, columns: tuple[str, ...] | None = None) -> tuple[Boar
     Raises:
         UnreadableOutput: a row without a usable index and name, or no header where ``columns`` is None.
     """
-    rows = [[cell.strip() for cell in row] for row in csv.reader(clean(text).splitlines()) if len(row) > 1]
+    rows = _csv_rows(text)
     start = next((i for i, row in enumerate(rows) if _column(row[0]) in COLUMNS), None)
     if start is not None:
         columns, rows = tuple(_column(cell) for cell in rows[start]), rows[start + 1 :]
     if columns is None:
         raise UnreadableOutput("csv of nvidia-smi without a header")
     return tuple(_board(dict(zip(columns, row, strict=False))) for row in rows)
+
+
+def _csv_rows(text: str) -> list[list[str]]:
+    """Rows of more than one cell; nvidia-smi neither quotes nor escapes."""
+    return [[cell.strip() for cell in line.split(",")] for line in clean_lines(text) if "," in line]
 
 
 def _column(cell: str) -> str:
@@ -95,7 +109,7 @@ def _board(cells: dict[str, str]) -> Board:
 
 def parse_query_column(text: str, column: str) -> str | None:
     """One cell that is the same for all GPUs (``driver_version``) of a csv with a header."""
-    rows = [[cell.strip() for cell in row] for row in csv.reader(clean(text).splitlines()) if len(row) > 1]
+    rows = _csv_rows(text)
     for header, first in itertools.pairwise(rows):
         names = [_column(cell) for cell in header]
         if column in names and len(first) == len(header):
@@ -118,7 +132,7 @@ def parse_screen(text: str) -> tuple[Board, ...]:
     boards: dict[int, dict[str, Any]] = {}
     slices: dict[int, list[Slice]] = {}
     current: dict[str, Any] = {}
-    for line in clean(text).splitlines():
+    for line in clean_lines(text):
         if found := _SCREEN_FIRST.search(line):
             current = {"index": int(found.group(1)), "name": found.group(2), "pci_bus_id": found.group(3)}
             current["ecc_enabled"] = True if found.group(4).isdecimal() else switch(found.group(4))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _TERMINAL_CODE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_LONGEST_LINE = 1024
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 _UNIT_BYTES = {
     "": 1024**2,
@@ -28,9 +29,14 @@ def clean(text: str) -> str:
     return _TERMINAL_CODE.sub("", text).replace("\r", "").replace("\ufeff", "").replace("\u00a0", " ")
 
 
+def clean_lines(text: str) -> list[str]:
+    """Lines of ``clean(text)``, each cut where no tool's tables reach, so that rubbish costs no time."""
+    return [line[:_LONGEST_LINE].rstrip(" ") for line in clean(text).split("\n")]
+
+
 def first_line(text: str) -> str:
     """The first line that says something, cut to a width that fits a note."""
-    return next((line.strip()[:160] for line in clean(text).splitlines() if line.strip(" +-=|")), "nothing")
+    return next((line.strip()[:160] for line in clean_lines(text) if line.strip(" +-=|")), "nothing")
 
 
 def known(cell: str) -> str | None:

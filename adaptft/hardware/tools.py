@@ -12,7 +12,7 @@ import time
 
 from adaptft.hardware.text import first_line
 
-_MOST_BYTES = 4 * 1024**2
+_MOST_BYTES = 1024**2
 
 
 class ToolError(Exception):

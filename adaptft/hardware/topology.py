@@ -8,7 +8,7 @@ from typing import get_args
 
 from adaptft.facts import LinkPath
 from adaptft.hardware.matrix import Matrix, parse_matrices
-from adaptft.hardware.text import UnreadableOutput, clean
+from adaptft.hardware.text import UnreadableOutput, clean_lines
 
 _PATHS: tuple[LinkPath, ...] = get_args(LinkPath)
 _NOT_SHOWN = {"N/A", "NA", "-", "?"}
@@ -45,7 +45,8 @@ def parse_topology(text: str) -> Topology:
         UnreadableOutput: there is no table of GPUs, or it has codes that nvidia-smi does not use (another vendor's).
     """
     matrix = _gpu_matrix(text, "a topology")
-    names = dict(re.findall(r"^\s*(NIC\d+):\s*(\S+)", clean(text), flags=re.MULTILINE))
+    names = dict(line.split()[:2] for line in clean_lines(text) if re.match(r" *NIC\d+: +\S", line))
+    names = {label.rstrip(":"): name for label, name in names.items()}
     gpu_paths: dict[tuple[int, int], PathCode] = {}
     nic_paths: dict[tuple[int, str], PathCode] = {}
     for (first, second), cell in matrix.pairs().items():
@@ -90,7 +91,7 @@ def parse_nvlink_speeds(text: str) -> dict[int, tuple[float, ...]]:
     """
     speeds: dict[int, list[float]] = {}
     current: list[float] = []
-    for line in clean(text).splitlines():
+    for line in clean_lines(text):
         if gpu := re.match(r"\s*GPU (\d+):", line):
             current = speeds.setdefault(int(gpu.group(1)), [])
         elif link := re.match(r"\s*Link \d+:\s*([\d.]+) GB/s", line):

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from adaptft.models.identity import fingerprint
     from adaptft.models.loading import load_for_inference
     from adaptft.models.locating import LocalModel, locate, read_config
+    from adaptft.models.planned import load_for_training
     from adaptft.models.tokenizers import end_of_turn_ids, load_tokenizer
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "end_of_turn_ids",
     "fingerprint",
     "load_for_inference",
+    "load_for_training",
     "load_tokenizer",
     "locate",
     "read_config",
@@ -29,6 +31,7 @@ _PLACES = {
     "locate": "locating",
     "read_config": "locating",
     "load_for_inference": "loading",
+    "load_for_training": "planned",
     "load_tokenizer": "tokenizers",
     "end_of_turn_ids": "tokenizers",
     "save_companions": "companions",

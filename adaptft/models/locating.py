@@ -99,7 +99,7 @@ def _local_path(model: str) -> Path | None:
 
 
 def _bring(model: str, hub: Hub | None, revision: str | None, trust_remote_code: bool) -> Path:
-    packaged = _packaged_gguf(model) if hub is None else None
+    packaged = packaged_gguf(model) if hub is None else None
     if packaged is not None:
         return _convert(packaged)
     repo, hub = _hub_id(model, hub or "hf"), hub or "hf"
@@ -128,7 +128,7 @@ def _hub_id(model: str, hub: Hub) -> str:
     )
 
 
-def _packaged_gguf(model: str) -> Path | None:
+def packaged_gguf(model: str) -> Path | None:
     """The GGUF that an installed package brings for the alias ``model``."""
     package = _PACKAGED.get(model.lower())
     spec = importlib.util.find_spec(package) if package else None

@@ -7,10 +7,9 @@ from typing import Literal
 from adaptft.errors import MachineError
 from adaptft.facts import Gpu, Machine
 from adaptft.plans import Decision, Dtype
+from adaptft.policy.architectures import capabilities
 
 Device = Literal["cuda", "cpu"]
-
-_BF16_FROM = (8, 0)
 
 
 def choose_device(machine: Machine, wanted: Device | None) -> Decision[Device]:
@@ -42,4 +41,4 @@ def inference_dtype(machine: Machine, device: Device) -> Decision[Dtype]:
 
 def gpu_has_bf16(gpu: Gpu) -> bool:
     """True where bf16 matrix multiplication is a tensor-core instruction; an unknown GPU counts as one without."""
-    return gpu.compute_capability is not None and gpu.compute_capability >= _BF16_FROM
+    return gpu.compute_capability is not None and capabilities(gpu.compute_capability).bf16

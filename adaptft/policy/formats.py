@@ -19,8 +19,13 @@ _CALIBRATION: dict[Device, tuple[int, int]] = {"cuda": (256, 2048), "cpu": (32, 
 """Rows x tokens. 256 x 2048 is what llm-compressor's examples take; a CPU would need hours for it."""
 
 
-def plan_export(machine: Machine, model: ModelShape, request: ExportRequest) -> ExportPlan:
+def plan_export(
+    machine: Machine, model: ModelShape, request: ExportRequest, *, target: Machine | None = None
+) -> ExportPlan:
     """Decide how ``model`` (the base, or a full model) is exported on ``machine``.
+
+    Args:
+        target: the machine that will serve the export; None where it is this one.
 
     Raises:
         ExportError: the model is compressed already, or no layer of it can be; no kernel serves the format here.
@@ -31,7 +36,7 @@ def plan_export(machine: Machine, model: ModelShape, request: ExportRequest) -> 
     """
     facts = FORMATS[request.format]
     _check_source(model)
-    _check_kernels(facts, machine, request)
+    _check_kernels(facts, target or machine, request)
     chosen = layout(facts, model, request.group_size)
     device = _device(facts, machine, request)
     dtype = _compute_dtype(facts, machine, model, device.value)
@@ -56,7 +61,7 @@ def plan_export(machine: Machine, model: ModelShape, request: ExportRequest) -> 
         predicted_bytes=size,
         servable_on=facts.servable_on,
         reasons=_reasons(facts, model, chosen, symmetric, device, dtype, calibration),
-        warnings=(*_serving_warnings(facts, machine), *_shape_warnings(facts, chosen)),
+        warnings=(*_serving_warnings(facts, target or machine), *_shape_warnings(facts, chosen)),
     )
 
 
@@ -85,7 +90,7 @@ def _check_kernels(facts: FormatFacts, machine: Machine, request: ExportRequest)
         if gpu.compute_capability is not None and gpu.compute_capability >= facts.refused_from:
             raise ExportError(
                 f"No kernel serves {request.format} on {_describe(gpu)}: it is for {facts.servable_on}.",
-                fix="Use --format fp8; for another machine, give its `adaptft probe --json` with --machine FILE.",
+                fix="Use --format fp8. Does another machine serve it? Name it with --machine FILE.",
             )
 
 
@@ -191,7 +196,7 @@ def _reasons(
 
 
 def _serving_warnings(facts: FormatFacts, machine: Machine) -> tuple[str, ...]:
-    """What this machine's own GPUs can do with the result; the export may well be for another machine."""
+    """What the GPUs of the machine that serves can do with the result."""
     warnings = []
     for gpu in _distinct(machine.gpus):
         capability = gpu.compute_capability

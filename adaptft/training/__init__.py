@@ -1,1 +1,38 @@
-"""Carrying out a training plan."""
+"""Carry a training plan out: ``train(plan, output_dir) -> RunReport``.
+
+launch       this process, or one torchrun worker for each GPU
+run          the whole run, from the plan to the result folder
+numerics     seeds, TF32, threads, allocator: the only writer of process-wide switches
+rows         the data of a plan, tokenised, split, packed
+batches      rows to micro-batches
+adapters     LoRA on a base, with fp32 masters
+checkpointing  which decoder layers recompute
+losses       the planned loss as the model's forward
+trainer      transformers.Trainer with the plan's loss, batches and measurements
+checkpoints  sealed checkpoints, and which one a run goes on from
+recovery     what stops a run, in two lines
+results      the result folder
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from adaptft.plans import TrainPlan
+    from adaptft.reports import RunReport
+
+
+def train(plan: TrainPlan, output_dir: Path) -> RunReport:
+    """Train as ``plan`` says and leave the result in ``output_dir``.
+
+    Raises:
+        MachineError: the plan was made for another machine.
+        OutputError: the folder holds another run, or the disk is too small.
+        TrainingError: the run had to stop: out of memory, a loss that is not a number, nothing to train on.
+        ModelError, DataError, MissingPackage: from the parts that find the model and read the data.
+    """
+    from adaptft.training.launch import launch
+
+    return launch(plan, output_dir)

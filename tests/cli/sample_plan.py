@@ -114,7 +114,7 @@ DECISIONS = Decisions(
         "Usual for adapters.",
     ),
     schedule=Decision(
-        Schedule(max_steps=44, num_train_epochs=1.0, eval_steps=11, save_steps=0, logging_steps=1),
+        Schedule(max_steps=44, num_train_epochs=1.0, held_out_ratio=0.05, eval_steps=11, save_steps=0, logging_steps=1),
         "One pass over 694 sequences; save_strategy no.",
         "user",
     ),

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 from sample_plan import PLAN
 
+from adaptft.artifacts import plan_text
 from adaptft.cli.screens import render_plan, render_run
-from adaptft.plans import plan_text
 from adaptft.records import from_dict
 from adaptft.reports import Comparison, DataReport, RunReport, StepMetrics
 
@@ -48,7 +48,7 @@ def test_the_page_shows_memory_by_part_and_the_total_against_the_capacity():
 
 def test_the_page_shows_what_was_not_taken_warnings_and_notes():
     text = words(page(render_plan(PLAN, ["template: x changes nothing."]), width=200))
-    assert "micro_batch_size 8 needs 31.8 GiB, 23.0 GiB are free" in text
+    assert "micro_batch_size 8: needs 31.8 GiB, 23.0 GiB are free" in text
     assert "! 12 rows are longer than max_length" in text
     assert "- template: x changes nothing." in text
 

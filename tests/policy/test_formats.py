@@ -143,6 +143,13 @@ def test_a_format_this_gpu_cannot_serve_as_it_is_gets_a_warning(
     assert warning is None or warning in warnings[0]
 
 
+def test_the_machine_that_serves_decides_what_can_be_served() -> None:
+    here, target = machine(("NVIDIA B200", (10, 0))), machine(("Tesla T4", (7, 5)))
+    assert plan_export(here, shape(EVEN), request("int8"), target=target).warnings == ()
+    with pytest.raises(ExportError, match="NVIDIA B200"):
+        plan_export(target, shape(EVEN), request("int8"), target=here)
+
+
 def test_shapes_that_the_fast_kernel_refuses_are_named() -> None:
     (warning,) = plan_export(machine(), shape(SMOLLM2), request("gptq")).warnings
     assert "q_proj" in warning

@@ -1,0 +1,80 @@
+"""Causal attention inside each document of a packed batch, by torch's own variable-length kernel.
+
+Registered with transformers' attention interface under ``NAME``, so that every architecture that uses the
+interface takes it without a rewrite. The model is called with ``cu_seq_lens_q`` and ``max_length_q`` (the
+keyword names transformers uses for packed batches), and gets no mask at all.
+"""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
+
+NAME = "adaptft_varlen"
+
+# torch 2.11 takes fewer key heads as they come; 2.12 and later want to be told.
+_ENABLE_GQA: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
+
+
+def varlen_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    cu_seq_lens_q: Tensor,
+    max_length_q: int,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention in the signature of transformers' ``AttentionInterface``.
+
+    Args:
+        query: (batch, heads, tokens, head_dim); ``key`` and ``value`` may have fewer heads (GQA).
+        cu_seq_lens_q: (documents + 1,) int32, boundaries of the documents in the flattened batch.
+        max_length_q: an upper bound of the longest document.
+
+    Returns:
+        (batch, tokens, heads, head_dim) and None (no attention weights).
+
+    Raises:
+        NotImplementedError: dropout or soft-capped scores, which the kernel lacks; plans never ask for both.
+    """
+    if dropout or softcap:
+        raise NotImplementedError("the variable-length kernel has neither dropout nor soft-capping")
+    batch, heads, tokens, head_dim = query.shape
+    q, k, v = (t.transpose(1, 2).reshape(batch * tokens, t.shape[1], head_dim) for t in (query, key, value))
+    out: Any = varlen_attn(
+        q,
+        k,
+        v,
+        cu_seq_lens_q,
+        cu_seq_lens_q,
+        max_length_q,
+        max_length_q,
+        scale=scaling,
+        window_size=(-1 if sliding_window is None else sliding_window - 1, 0),
+        **_ENABLE_GQA,
+    )
+    return out.view(batch, tokens, heads, head_dim), None
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    return None
+
+
+def register() -> str:
+    """Make the kernel known to transformers; returns the name for ``attn_implementation``."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(NAME, varlen_attention)
+    AttentionMaskInterface.register(NAME, _no_mask)
+    return NAME

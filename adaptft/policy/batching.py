@@ -1,0 +1,98 @@
+"""Sequence length, packing and batch: what a step sees does not depend on the GPU, how it is cut does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+from adaptft.errors import RequestError
+from adaptft.facts import DatasetShape, ModelShape
+from adaptft.plans import Batch
+from adaptft.policy.schedules import EPOCHS, num_sequences
+from adaptft.requests import TrainRequest
+
+SHORTEST, LONGEST = 512, 2048
+MOST_SEQUENCES = 16
+FEWEST_STEPS = 100
+
+
+def choose_max_length(model: ModelShape, dataset: DatasetShape, request: TrainRequest) -> tuple[int, str]:
+    """The length asked for, or the power of two that holds the longest row, from 512 to 2048.
+
+    Raises:
+        RequestError: longer than the model's positions.
+    """
+    limit = model.max_position_embeddings
+    if request.max_length:
+        if request.max_length > limit:
+            raise RequestError(
+                f"max_length {request.max_length} is beyond the {limit} positions of {model.name}.",
+                fix=f"Use --max_length {limit} or less.",
+            )
+        return request.max_length, f"{request.max_length} tokens, as asked for"
+    if dataset.assumed:
+        return min(LONGEST, limit), f"{min(LONGEST, limit)} tokens, the data not being measured"
+    length = SHORTEST
+    while length < min(dataset.longest_row_tokens, LONGEST):
+        length *= 2
+    length = min(length, limit)
+    held = "holds" if length >= dataset.longest_row_tokens else "does not hold"
+    return length, f"{length} tokens, which {held} the longest row ({dataset.longest_row_tokens})"
+
+
+def global_batch(
+    dataset: DatasetShape, ratio: float, max_length: int, packing: bool, data_parallel: int, request: TrainRequest
+) -> tuple[int, str]:
+    """Sequences of an optimizer step: as asked for, or 16, or fewer where the run would have under 100 steps."""
+    micro, accumulation = request.per_device_train_batch_size, request.gradient_accumulation_steps
+    if request.global_batch_size:
+        return request.global_batch_size, f"global batch {request.global_batch_size}, as asked for"
+    if micro and accumulation:
+        total = micro * accumulation * data_parallel
+        return total, f"{micro} x {accumulation} x {data_parallel} GPUs, as asked for"
+    epochs = request.num_train_epochs if request.num_train_epochs is not None else EPOCHS
+    sequences = num_sequences(dataset, ratio, max_length, packing) * max(epochs, 1)
+    wanted = 1
+    while wanted * 2 <= min(MOST_SEQUENCES, sequences / FEWEST_STEPS):
+        wanted *= 2
+    unit = (micro or accumulation or 1) * data_parallel
+    total = ceil(wanted / unit) * unit
+    why = "16 sequences a step" if wanted == MOST_SEQUENCES else "fewer than 16, so that the run has 100 steps"
+    return total, f"global batch {total} ({why})"
+
+
+def batches(total: int, max_length: int, packing: bool, data_parallel: int, request: TrainRequest) -> Iterator[Batch]:
+    """Every way to cut ``total`` into micro-batches that the user allows, smallest micro-batch first.
+
+    Raises:
+        RequestError: none divides evenly.
+    """
+    micro, accumulation = request.per_device_train_batch_size, request.gradient_accumulation_steps
+    if micro and accumulation:
+        cuts = [(micro, accumulation)]  # Batch checks the product
+    else:
+        share = total // data_parallel
+        cuts = [
+            (m, share // m)
+            for m in range(1, share + 1)
+            if total % data_parallel == 0
+            and share % m == 0
+            and micro in (None, m)
+            and accumulation in (None, share // m)
+        ]
+    if not cuts:
+        raise RequestError(
+            f"global_batch_size {total} cannot be cut into per_device_train_batch_size {micro or 'any'} x "
+            f"gradient_accumulation_steps {accumulation or 'any'} x {data_parallel} GPUs.",
+            fix="Leave one of them out, or choose a global_batch_size that their product divides.",
+        )
+    for size, steps in cuts:
+        yield Batch(
+            micro_batch_size=size,
+            gradient_accumulation_steps=steps,
+            data_parallel_size=data_parallel,
+            global_batch_size=total,
+            eval_batch_size=request.per_device_eval_batch_size or size,
+            max_length=max_length,
+            packing=packing,
+        )

@@ -1,0 +1,244 @@
+"""Peak memory of a training step on one device, from shapes alone.
+
+Symbols: T tokens in a micro-batch, h hidden size, q and k widths of all query and of all key heads, f width of the
+MLP, a query heads, V vocabulary, P parameters. A layer that keeps its activations saves, in the compiled form and
+per token, in 16 bit: the inputs of the layer and of its second half and both norms' outputs (8h bytes), queries and
+attention output (4q), keys and values (4k), gate, up and their product (6f), and the log-sum-exp of attention (4a).
+With norms on queries and keys, their inputs as well (2q + 2k). Checked on an H200: 159.4 kB a token and layer
+measured for Qwen2.5-7B's shape, 159.0 by the formula (see benchmarks/results).
+
+The peak is the largest of several moments, not a sum over all parts: the end of the forward pass (all saved
+activations and a chunk of logits), the start of the backward pass (all saved activations, the last layer's
+gradients), its end (all gradients), and the optimizer step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from adaptft.facts import LinearShape, ModelShape
+from adaptft.plans import Batch, Checkpointing, Decisions, MemoryEstimate, Method, Precision
+from adaptft.policy.targets import Targets
+from adaptft.units import GiB, MiB
+
+DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2, "nf4": 0.5}
+"""Bytes a weight as stored; FP8 holds each weight twice (cuBLAS wants the transpose for the backward pass)."""
+QK_NORM_FAMILIES = frozenset({"qwen3", "qwen3_moe", "gemma3_text"})
+SAVED_STATES = {"adamw": 2.0, "adamw_8bit": 2.03, "paged_adamw_8bit": 2.03}
+CUDA_CONTEXT_BYTES = 600 * MiB
+ALLOCATOR_SLACK = 0.04
+"""Reserved over allocated, with expandable segments: 1.03 measured where shapes do not change."""
+FREE_MARGIN = 0.03
+"""Share of the free memory that a plan leaves untouched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What the memory and the time of a step depend on."""
+
+    model: ModelShape
+    decisions: Decisions
+    targets: Targets | None
+
+    @property
+    def precision(self) -> Precision:
+        """As decided."""
+        return self.decisions.precision.value
+
+    @property
+    def method(self) -> Method:
+        """As decided."""
+        return self.decisions.method.value
+
+    @property
+    def batch(self) -> Batch:
+        """As decided."""
+        return self.decisions.batch.value
+
+    @property
+    def checkpointing(self) -> Checkpointing:
+        """As decided."""
+        return self.decisions.checkpointing.value
+
+    @property
+    def compiled(self) -> bool:
+        """True where the layers are compiled, which saves fewer activations."""
+        return self.decisions.compile.value.enabled
+
+
+def estimate_memory(work: Workload, capacity_bytes: int, *, on_gpu: bool) -> MemoryEstimate:
+    """The estimate at the worst moment; ``capacity_bytes`` is the device's free memory."""
+    trained = _trained_bytes(work)
+    activations = _saved_activations(work)
+    logits = _logits_bytes(work)
+    backward = _backward_transients(work)
+    accumulates = work.batch.gradient_accumulation_steps > 1
+    early_gradients = trained.gradients if accumulates else 0
+    moments: dict[Literal["forward", "backward", "optimizer"], tuple[int, int, int, int]] = {
+        # moment: (gradients, activations, logits, workspace)
+        "forward": (early_gradients, activations, logits, 0),
+        "backward": (early_gradients, activations, 0, backward),
+        "optimizer": (trained.gradients, 0, 0, _optimizer_workspace(work)),
+    }
+    moment = max(moments, key=lambda name: sum(moments[name]))
+    gradients, activations, logits, workspace = moments[moment]
+    weights = weights_bytes(work.model, work.precision, work.method) + _compute_copies(work)
+    peak = weights + trained.adapters + trained.optimizer + sum(moments[moment])
+    return MemoryEstimate(
+        weights_bytes=weights,
+        adapters_bytes=trained.adapters,
+        gradients_bytes=gradients,
+        optimizer_bytes=trained.optimizer,
+        activations_bytes=activations,
+        logits_bytes=logits,
+        workspace_bytes=workspace,
+        framework_bytes=CUDA_CONTEXT_BYTES + int(peak * ALLOCATOR_SLACK) if on_gpu else int(0.6 * GiB),
+        capacity_bytes=capacity_bytes,
+        moment=moment,
+    )
+
+
+def fits(memory: MemoryEstimate) -> bool:
+    """True where the need stays below the free memory less the margin."""
+    return memory.needed_bytes <= memory.capacity_bytes * (1 - FREE_MARGIN)
+
+
+def weights_bytes(model: ModelShape, precision: Precision, method: Method) -> int:
+    """The model as stored: all in one type, or its linear layers in NF4 or FP8 and the rest in 16 bit."""
+    plain = DTYPE_BYTES[precision.weights]
+    if method.base_storage not in ("nf4", "fp8"):
+        return int(model.num_parameters * plain)
+    stored = [row for row in model.linears if _is_converted(row, method)]
+    converted = sum(row.num_weights for row in stored)
+    each = _nf4_bytes(method.double_quant) if method.base_storage == "nf4" else DTYPE_BYTES["fp8"]
+    scales = 4 * sum(row.out_features * row.count for row in stored) if method.base_storage == "fp8" else 0
+    return int((model.num_parameters - converted) * plain + converted * each + scales)
+
+
+def _compute_copies(work: Workload) -> int:
+    """Autocast keeps a 16-bit copy of each trained FP32 weight from its forward to its backward pass."""
+    if work.method.train_type != "full" or work.precision.weights != "fp32" or work.precision.autocast == "fp32":
+        return 0
+    return 2 * work.model.num_parameters
+
+
+def _is_converted(row: LinearShape, method: Method) -> bool:
+    """Linear layers with their own module; fused experts, heads and routers stay in 16 bit."""
+    return row.is_linear_module and row.kind not in ("head", "router") and row.name not in method.skipped_modules
+
+
+def _nf4_bytes(double_quant: bool) -> float:
+    """4 bits and a scale every 64 weights: 4 bytes, or 1 byte and 4 bytes more every 256 scales (QLoRA paper)."""
+    return 0.5 + (1 / 64 + 4 / (64 * 256) if double_quant else 4 / 64)
+
+
+@dataclass(frozen=True, slots=True)
+class _TrainedBytes:
+    adapters: int
+    gradients: int
+    optimizer: int
+
+
+def _trained_bytes(work: Workload) -> _TrainedBytes:
+    """Adapters are FP32 with FP32 states; whole models have gradients and states in their weights' type."""
+    if work.method.train_type == "full":
+        count, size = work.model.num_parameters, DTYPE_BYTES[work.precision.weights]
+        states = (
+            2 * size
+            if work.decisions.optimizer.value.name == "adamw"
+            else SAVED_STATES[work.decisions.optimizer.value.name]
+        )
+        return _TrainedBytes(0, int(count * size), int(count * states))
+    assert work.targets is not None
+    count = work.targets.trainable_parameters(work.method.lora_rank, use_dora=work.method.use_dora)
+    count += _saved_modules(work)
+    states = 8 if work.decisions.optimizer.value.name == "adamw" else SAVED_STATES[work.decisions.optimizer.value.name]
+    return _TrainedBytes(4 * count, 4 * count, int(states * count))
+
+
+def _saved_modules(work: Workload) -> int:
+    """Weights of ``modules_to_save``, which are copied and trained whole (embeddings and head, as a rule)."""
+    names = set(work.method.modules_to_save)
+    rows = sum(row.num_weights for row in work.model.linears if row.name in names)
+    return rows + (work.model.embedding_parameters if "embed_tokens" in names else 0)
+
+
+def layer_activation_bytes(work: Workload) -> int:
+    """What one layer that keeps its activations saves, for a whole micro-batch."""
+    return work.batch.micro_batch_tokens * _bytes_per_token(work) + _scores_bytes(work)
+
+
+def _bytes_per_token(work: Workload) -> int:
+    model, size = work.model, _activation_size(work)
+    query, key = model.query_size, model.key_value_size
+    values = 4 * model.hidden_size + 2 * query + 2 * key + 3 * _mlp_width(model)
+    if model.model_type in QK_NORM_FAMILIES:
+        values += query + key
+    if not work.compiled:  # norms in FP32 and silu(gate) are kept as well
+        values += 4 * model.hidden_size + _mlp_width(model)
+    return size * values + 4 * model.num_attention_heads + _adapter_bytes_per_token(work)
+
+
+def _activation_size(work: Workload) -> int:
+    return 4 if work.precision.compute == "fp32" else 2
+
+
+def _mlp_width(model: ModelShape) -> int:
+    """Width of the MLP that a token passes: the dense one, or its experts together, averaged over the layers."""
+    if model.moe is None:
+        return model.intermediate_size
+    experts = model.moe.experts_per_token * model.moe.expert_intermediate_size + model.moe.shared_intermediate_size
+    moe_layers = len(model.moe.layers)
+    return (moe_layers * experts + (model.num_layers - moe_layers) * model.intermediate_size) // model.num_layers
+
+
+def _adapter_bytes_per_token(work: Workload) -> int:
+    """Outputs of the adapters' first halves: rank values for each adapted matrix of a layer."""
+    if work.targets is None:
+        return 0
+    return 2 * work.method.lora_rank * max(1, work.targets.num_modules // work.model.num_layers)
+
+
+def _scores_bytes(work: Workload) -> int:
+    """The attention scores that eager attention keeps: 5 bytes a score (Korthikanti et al. 2022, 5as^2b)."""
+    if work.decisions.attention.value.implementation != "eager":
+        return 0
+    return 5 * work.model.num_attention_heads * work.batch.max_length**2 * work.batch.micro_batch_size
+
+
+def _saved_activations(work: Workload) -> int:
+    """Kept layers whole, checkpointed layers by their input, and the last hidden state with its gradient."""
+    tokens, size = work.batch.micro_batch_tokens, _activation_size(work)
+    state = tokens * work.model.hidden_size * size
+    kept = work.checkpointing.of - work.checkpointing.layers
+    return kept * layer_activation_bytes(work) + work.checkpointing.layers * state + 3 * state
+
+
+def _backward_transients(work: Workload) -> int:
+    """Gradients inside one layer: of gate, up and product, and of two hidden states; NF4: one weight in 16 bit.
+
+    Where the last layer is checkpointed too, its activations are made again before anything is let go.
+    """
+    tokens, size = work.batch.micro_batch_tokens, _activation_size(work)
+    gradients = tokens * size * (3 * _mlp_width(work.model) + 2 * work.model.hidden_size)
+    widest = max(row.in_features * row.out_features for row in work.model.linears if row.kind != "head")
+    dequantised = 2 * widest if work.method.base_storage == "nf4" else 0
+    every_layer = work.checkpointing.layers == work.checkpointing.of
+    return gradients + dequantised + (layer_activation_bytes(work) if every_layer else 0)
+
+
+def _logits_bytes(work: Workload) -> int:
+    """A chunk of logits and its gradient; without chunks 2 + 4 + 4 + 2 bytes a logit of the whole micro-batch."""
+    vocabulary, tokens = work.model.vocab_size, work.batch.micro_batch_tokens
+    if work.decisions.loss.value.kernel == "full":
+        return 12 * vocabulary * tokens
+    rows = min(work.decisions.loss.value.chunk_tokens, tokens)
+    eager = 3 if not work.compiled else 0  # softmax, one-hot and their difference, in FP32
+    head = work.model.embedding_parameters * 2 if work.method.train_type == "full" else 0  # gradient of the head
+    return rows * vocabulary * (2 * _activation_size(work) + 4 * eager) + head
+
+
+def _optimizer_workspace(work: Workload) -> int:
+    """The fused kernel needs none; states kept in 8 bit are updated block by block."""
+    return 64 * MiB

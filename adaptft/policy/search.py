@@ -1,0 +1,206 @@
+"""The search space of a training plan: every way to cut the batch, and how many layers to checkpoint for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from adaptft.facts import DatasetShape, Gpu, Machine, ModelShape
+from adaptft.plans import (
+    Batch,
+    Checkpointing,
+    Decision,
+    Decisions,
+    MemoryEstimate,
+    Method,
+    Placement,
+    Precision,
+    SpeedEstimate,
+)
+from adaptft.policy import batching, kernels, schedules
+from adaptft.policy.memory import Workload, estimate_memory, fits
+from adaptft.policy.methods import choose_method
+from adaptft.policy.placement import place
+from adaptft.policy.speed import estimate_speed
+from adaptft.policy.targets import Targets
+from adaptft.requests import TrainRequest, TrainType
+from adaptft.units import format_bytes
+
+SAME_SPEED = 1.01
+"""Plans within 1 % of the fastest count as equally fast; the one that needs least memory is taken."""
+ENOUGH_TOKENS = 8192
+"""A micro-batch of so many tokens keeps any GPU busy; used where no speed is predicted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is settled before the search: the device, the sequences, and the size of a step."""
+
+    machine: Machine
+    model: ModelShape
+    dataset: DatasetShape
+    request: TrainRequest
+    placement: Decision[Placement]
+    gpu: Gpu | None
+    capacity_bytes: int
+    packing: bool
+    max_length: int
+    global_batch_size: int
+    batch_reason: str
+    held_out: tuple[float, str]
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Ranks that see different rows."""
+        return self.placement.value.data_parallel_size
+
+
+def settle(machine: Machine, model: ModelShape, dataset: DatasetShape, request: TrainRequest) -> Setting:
+    """Everything that does not depend on how much memory a step takes.
+
+    Raises:
+        RequestError, MachineError: wishes that this machine or model cannot meet.
+    """
+    placement = place(machine, request)
+    chosen = [gpu for gpu in machine.gpus if gpu.index in placement.value.gpu_indices]
+    held_out = schedules.held_out_ratio(dataset, request)
+    packing = request.packing if request.packing is not None else True
+    max_length, length_reason = batching.choose_max_length(model, dataset, request)
+    total, batch_reason = batching.global_batch(
+        dataset, held_out[0], max_length, packing, placement.value.data_parallel_size, request
+    )
+    packed = "rows packed" if packing else "rows not packed, as asked for"
+    return Setting(
+        machine=machine,
+        model=model,
+        dataset=dataset,
+        request=request,
+        placement=placement,
+        gpu=chosen[0] if chosen else None,
+        capacity_bytes=min((gpu.memory_free_bytes for gpu in chosen), default=_host_free(machine)),
+        packing=packing,
+        max_length=max_length,
+        global_batch_size=total,
+        batch_reason=f"{batch_reason}; {length_reason}; {packed}",
+        held_out=held_out,
+    )
+
+
+def _host_free(machine: Machine) -> int:
+    memory = machine.memory
+    return min(memory.available_bytes, memory.limit_bytes or memory.available_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One complete way to run, with its predictions."""
+
+    decisions: Decisions
+    memory: MemoryEstimate
+    speed: SpeedEstimate | None
+
+    @property
+    def fits(self) -> bool:
+        """True where its need stays below the free memory less a margin."""
+        return fits(self.memory)
+
+    @property
+    def relative_time(self) -> float:
+        """Seconds a step; without a speed model, recomputation and small micro-batches in proportion."""
+        if self.speed:
+            return self.speed.step_seconds
+        checkpointing, batch = self.decisions.checkpointing.value, self.decisions.batch.value
+        on_cpu = self.decisions.placement.value.strategy == "cpu"
+        filled = 1.0 if on_cpu else min(batch.micro_batch_tokens, ENOUGH_TOKENS) / ENOUGH_TOKENS
+        return (1 + checkpointing.layers / checkpointing.of / 3) * (1.1 - 0.1 * filled)
+
+    @property
+    def in_words(self) -> str:
+        """``lora, bf16, micro_batch_size 2, 12 of 28 layers checkpointed``."""
+        method, checkpointing = self.decisions.method.value, self.decisions.checkpointing.value
+        return (
+            f"{method.train_type}, {method.base_storage}, {self.decisions.optimizer.value.name}, micro_batch_size "
+            f"{self.decisions.batch.value.micro_batch_size}, {checkpointing.layers} of {checkpointing.of} layers "
+            "checkpointed"
+        )
+
+
+def candidates(
+    setting: Setting, train_type: TrainType, precision: Decision[Precision], optimizer: str
+) -> Iterator[Candidate]:
+    """For each micro-batch the one with as few checkpointed layers as fit, smallest micro-batch first."""
+    method, targets = choose_method(setting.model, setting.request, train_type, precision.value)
+    for batch in batching.batches(
+        setting.global_batch_size, setting.max_length, setting.packing, setting.data_parallel_size, setting.request
+    ):
+
+        def with_layers(layers: int, batch: Batch = batch) -> Candidate:
+            return _candidate(setting, precision, method, targets, optimizer, batch, layers)
+
+        yield _least_checkpointed(with_layers, setting)
+
+
+def _least_checkpointed(with_layers: Callable[[int], Candidate], setting: Setting) -> Candidate:
+    """Bisect for the fewest layers that fit; all of them where none does."""
+    forced, layers = setting.request.gradient_checkpointing, setting.model.num_layers
+    if forced is not None:
+        return with_layers(layers if forced else 0)
+    low, high = 0, layers
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if with_layers(middle).fits else (middle + 1, high)
+    return with_layers(low)
+
+
+def fastest(fitting: list[Candidate]) -> Candidate:
+    """The fastest, and of equally fast ones the leanest."""
+    best = min(candidate.relative_time for candidate in fitting)
+    equal = [candidate for candidate in fitting if candidate.relative_time <= best * SAME_SPEED]
+    return min(equal, key=lambda candidate: candidate.memory.needed_bytes)
+
+
+def _candidate(
+    setting: Setting,
+    precision: Decision[Precision],
+    method: Decision[Method],
+    targets: Targets | None,
+    optimizer: str,
+    batch: Batch,
+    layers: int,
+) -> Candidate:
+    request, model = setting.request, setting.model
+    schedule = schedules.choose_schedule(setting.dataset, batch, *setting.held_out, request)
+    decisions = Decisions(
+        precision=precision,
+        method=method,
+        placement=setting.placement,
+        batch=_batch_decision(setting, batch),
+        checkpointing=_checkpointing_decision(setting, layers),
+        attention=kernels.choose_attention(setting.gpu, model, precision.value, setting.packing, request),
+        loss=kernels.choose_loss(model),
+        optimizer=schedules.choose_optimizer(method.value, optimizer, schedule.value.max_steps, request),
+        schedule=schedule,
+        compile=kernels.choose_compile(setting.gpu, model, setting.machine.software, request),
+    )
+    work = Workload(model=model, decisions=decisions, targets=targets)
+    return Candidate(
+        decisions=decisions,
+        memory=estimate_memory(work, setting.capacity_bytes, on_gpu=setting.gpu is not None),
+        speed=estimate_speed(work, setting.gpu, schedule.value.max_steps),
+    )
+
+
+def _batch_decision(setting: Setting, batch: Batch) -> Decision[Batch]:
+    request = setting.request
+    asked = request.per_device_train_batch_size or request.global_batch_size or request.gradient_accumulation_steps
+    return Decision(batch, setting.batch_reason, "user" if asked or request.packing is not None else "policy")
+
+
+def _checkpointing_decision(setting: Setting, layers: int) -> Decision[Checkpointing]:
+    value = Checkpointing(layers=layers, of=setting.model.num_layers)
+    if setting.request.gradient_checkpointing is not None:
+        return Decision(value, "asked for", "user")
+    free = format_bytes(setting.capacity_bytes)
+    if layers == 0:
+        return Decision(value, f"all activations fit into {free} free")
+    return Decision(value, f"as few layers as {free} free allow; each runs its forward pass twice")

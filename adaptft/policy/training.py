@@ -1,0 +1,149 @@
+"""From facts and a request to a training plan: the fastest that fits, what was rejected, and the ways out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from adaptft.facts import DatasetShape, Machine, ModelShape
+from adaptft.plans import CostEstimate, Decision, MemoryEstimate, Precision, Rejected, SpeedEstimate, TrainPlan
+from adaptft.policy.gpus import PRICE_SOURCE, known_gpu
+from adaptft.policy.methods import choose_train_type
+from adaptft.policy.precision import fp8_obstacle, precision_candidates
+from adaptft.policy.search import SAME_SPEED, Candidate, Setting, candidates, fastest, settle
+from adaptft.requests import TrainRequest, TrainType
+from adaptft.units import format_bytes
+
+SHORTER_LENGTHS = (1024, 512, 256)
+
+
+def plan_training(machine: Machine, model: ModelShape, dataset: DatasetShape, request: TrainRequest) -> TrainPlan:
+    """The fastest plan that fits; where none fits, the leanest one with ``fits`` False and the ways out.
+
+    Raises:
+        RequestError: wishes that contradict each other or this hardware.
+        MachineError: a GPU is asked for and none can be used.
+    """
+    setting = settle(machine, model, dataset, request)
+    tried: list[Rejected] = []
+    leanest: Candidate | None = None
+    for found in _attempts(setting):
+        fitting = [candidate for candidate in found if candidate.fits]
+        if fitting:
+            chosen = fastest(fitting)
+            return _plan(setting, chosen, tried + _slower(chosen, found) + _fp8_left_out(setting, chosen))
+        leanest = min(found, key=lambda candidate: candidate.memory.needed_bytes)
+        tried.append(Rejected(leanest.in_words, _too_much(leanest.memory)))
+    assert leanest is not None, "there is always at least one precision and one optimizer"
+    return replace(_plan(setting, leanest, tried + list(_ways_out(setting))), fits=False)
+
+
+def _attempts(setting: Setting) -> Iterator[list[Candidate]]:
+    """All candidates of each precision and optimizer, best quality first; a later one is for less memory."""
+    train_type = choose_train_type(setting.request)
+    for precision in _precisions(setting, train_type):
+        for optimizer in _optimizers(setting, train_type, precision.value):
+            yield list(candidates(setting, train_type, precision, optimizer))
+
+
+def _precisions(setting: Setting, train_type: TrainType) -> tuple[Decision[Precision], ...]:
+    return precision_candidates(setting.gpu, setting.machine.cpu, setting.model, setting.request, train_type)
+
+
+def _optimizers(setting: Setting, train_type: TrainType, precision: Precision) -> tuple[str, ...]:
+    """AdamW; for whole 16-bit models on the GPU 8-bit states as well, where bitsandbytes is there."""
+    if setting.request.optim:
+        return (setting.request.optim,)
+    lean = train_type == "full" and precision.weights != "fp32" and setting.gpu is not None
+    has_package = "bitsandbytes" in setting.machine.software.packages
+    return ("adamw", "adamw_8bit") if lean and has_package else ("adamw",)
+
+
+def _plan(setting: Setting, chosen: Candidate, rejected: list[Rejected]) -> TrainPlan:
+    return TrainPlan(
+        machine=setting.machine,
+        model=setting.model,
+        dataset=setting.dataset,
+        request=setting.request,
+        decisions=chosen.decisions,
+        memory=chosen.memory,
+        speed=chosen.speed,
+        cost=_cost(setting, chosen.speed),
+        rejected=tuple(rejected),
+        warnings=tuple(_warnings(setting, chosen)),
+    )
+
+
+def _slower(chosen: Candidate, found: list[Candidate]) -> list[Rejected]:
+    """For each other micro-batch the best that it could do, and why that is not better."""
+    by_size = {candidate.decisions.batch.value.micro_batch_size: candidate for candidate in found}
+    by_size.pop(chosen.decisions.batch.value.micro_batch_size, None)
+    return [Rejected(f"micro_batch_size {size}", _why_not(best, chosen)) for size, best in by_size.items()]
+
+
+def _why_not(candidate: Candidate, chosen: Candidate) -> str:
+    if not candidate.fits:
+        return _too_much(candidate.memory)
+    checkpointing = candidate.decisions.checkpointing.value
+    slower = candidate.relative_time / chosen.relative_time
+    if slower > SAME_SPEED:
+        return f"{slower - 1:.0%} slower, with {checkpointing.layers} of {checkpointing.of} layers checkpointed"
+    more = candidate.memory.needed_bytes - chosen.memory.needed_bytes
+    return f"no faster, and {format_bytes(more)} more memory"
+
+
+def _fp8_left_out(setting: Setting, chosen: Candidate) -> list[Rejected]:
+    """Why a LoRA run on a GPU does without FP8."""
+    precision, method = chosen.decisions.precision.value, chosen.decisions.method.value
+    if precision.compute == "fp8" or setting.gpu is None or method.train_type != "lora":
+        return []
+    obstacle = fp8_obstacle(setting.gpu, setting.model, "lora")
+    return [Rejected("fp8", obstacle or "its gain is not measured for this card and size; --fp8 true takes it")]
+
+
+def _too_much(memory: MemoryEstimate) -> str:
+    need, free = format_bytes(memory.needed_bytes), format_bytes(memory.capacity_bytes)
+    lack = memory.needed_bytes - memory.capacity_bytes
+    return f"needs {need} of {free} free: " + (f"{format_bytes(lack)} too much" if lack > 0 else "no margin left")
+
+
+def _ways_out(setting: Setting) -> Iterator[Rejected]:
+    """Leaner wishes that fit this machine, each with what it needs."""
+    for words, request in _leaner_requests(setting):
+        lean = settle(setting.machine, setting.model, setting.dataset, request)
+        fitting = [candidate for found in _attempts(lean) for candidate in found if candidate.fits]
+        if fitting:
+            need = min(candidate.memory.needed_bytes for candidate in fitting)
+            yield Rejected(f"way out: {words}", f"fits, needs {format_bytes(need)}")
+
+
+def _leaner_requests(setting: Setting) -> Iterator[tuple[str, TrainRequest]]:
+    order: tuple[TrainType, ...] = ("full", "lora", "qlora")
+    for leaner in order[order.index(choose_train_type(setting.request)) + 1 :]:
+        yield f"--train_type {leaner}", replace(setting.request, train_type=leaner, fp8=None, optim=None)
+    for length in SHORTER_LENGTHS:
+        if length < setting.max_length:
+            yield f"--max_length {length}", replace(setting.request, max_length=length)
+    if setting.request.gradient_checkpointing is False:
+        yield "--gradient_checkpointing true", replace(setting.request, gradient_checkpointing=True)
+
+
+def _cost(setting: Setting, speed: SpeedEstimate | None) -> CostEstimate | None:
+    row = known_gpu(setting.gpu) if setting.gpu else None
+    if row is None or row.usd_per_hour is None or speed is None:
+        return None
+    hours = speed.total_seconds / 3600 * setting.placement.value.num_gpus
+    return CostEstimate(
+        usd_per_gpu_hour=row.usd_per_hour, total_usd=hours * row.usd_per_hour, price_source=PRICE_SOURCE
+    )
+
+
+def _warnings(setting: Setting, chosen: Candidate) -> Iterator[str]:
+    method, dataset = chosen.decisions.method.value, setting.dataset
+    if method.train_type == "full" and chosen.decisions.precision.value.weights == "bf16":
+        yield "Weights in bf16 lose small updates; lora, or memory for FP32 weights, is more exact."
+    if dataset.assumed:
+        tokens = f"{dataset.mean_row_tokens:.0f} tokens"
+        yield f"The data was not measured: {dataset.num_rows} rows of {tokens} are assumed."
+    if method.lora_dropout and setting.gpu:
+        yield "LoRA dropout keeps a copy of each layer's input, which is not in the memory estimate."

@@ -1,0 +1,113 @@
+"""LoRA adapters on a base model as the plan says, through PEFT; and what of a model is trained."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from adaptft.errors import TrainingError
+from adaptft.plans import Method
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterCount:
+    """Trained and all parameters; 4-bit weights are counted unpacked."""
+
+    trained: int
+    total: int
+
+    @property
+    def share(self) -> float:
+        """Trained part of all."""
+        return self.trained / max(self.total, 1)
+
+
+def prepare(model: Any, method: Method) -> Any:
+    """Make ``model`` trainable by ``method``: all of it, or adapters in fp32 on a frozen base.
+
+    Frozen FP8 and NF4 bases are swapped for our kernels after the adapters are on, so that PEFT
+    sees the layers it knows.
+
+    Raises:
+        TrainingError: no linear layer of the model is one of the planned targets.
+    """
+    if method.train_type == "full":
+        model.requires_grad_(True)
+        return model
+    adapted = _add_adapters(model, method)
+    _swap_frozen_linears(adapted, method)
+    return adapted
+
+
+def _add_adapters(model: Any, method: Method) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    targets: Any = method.target_regex or list(method.target_modules)
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=method.lora_rank,
+        lora_alpha=method.lora_alpha,  # type: ignore[arg-type]
+        lora_dropout=method.lora_dropout,
+        target_modules=targets,
+        exclude_modules=list(method.skipped_modules) or None,
+        modules_to_save=list(method.modules_to_save) or None,
+        use_rslora=method.use_rslora,
+        use_dora=method.use_dora,
+    )
+    linears = _linear_names(model)
+    try:
+        return get_peft_model(model, config, autocast_adapter_dtype=True)
+    except ValueError as cause:
+        if "target" not in str(cause).lower():
+            raise
+        raise TrainingError(
+            f"No linear layer of the model matches target_modules {targets!r}.",
+            fix=f"Name some of its layers: {', '.join(linears)}; or all-linear.",
+        ) from cause
+
+
+def _swap_frozen_linears(model: Any, method: Method) -> None:
+    if method.base_storage == "fp8":
+        from adaptft.kernels.frozen_fp8 import convert_frozen_linears
+
+        convert_frozen_linears(model, method.skipped_modules)
+    if method.base_storage == "nf4":
+        from adaptft.kernels.frozen_nf4 import convert_nf4_linears
+
+        convert_nf4_linears(model)
+
+
+def _linear_names(model: nn.Module) -> tuple[str, ...]:
+    """Last names of the model's linear layers (``q_proj``), numbered ones left out."""
+    names = {name.rsplit(".", 1)[-1] for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    return tuple(sorted(name for name in names if not re.fullmatch(r"\d+", name)))
+
+
+def causal_lm(model: Any) -> Any:
+    """The transformers model under PEFT's wrapping, or ``model`` itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that get gradients."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def count_parameters(model: nn.Module) -> ParameterCount:
+    """Trained and all parameters; weights and biases that our frozen linears keep as buffers are counted too."""
+    from adaptft.kernels.frozen_fp8 import FrozenFp8Linear
+
+    trained = sum(p.numel() for p in trained_parameters(model))
+    frozen = sum(_unpacked(p) for p in model.parameters() if not p.requires_grad)
+    frozen += sum(m.quantized.numel() for m in model.modules() if isinstance(m, FrozenFp8Linear))
+    frozen += sum(buffer.numel() for name, buffer in model.named_buffers() if name.endswith(".bias"))
+    return ParameterCount(trained=trained, total=trained + frozen)
+
+
+def _unpacked(parameter: Any) -> int:
+    """bitsandbytes packs two 4-bit weights in a byte."""
+    state = getattr(parameter, "quant_state", None)
+    return int(parameter.numel() if state is None else state.shape.numel())

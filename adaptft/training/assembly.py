@@ -1,0 +1,86 @@
+"""From a plan and a model folder to a trainer that is ready to run."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from adaptft.models.planned import TORCH_DTYPES, load_for_training
+from adaptft.plans import TrainPlan
+from adaptft.training import adapters, checkpointing, losses
+from adaptft.training.arguments import autocast_dtype, training_arguments, uses_gpu
+from adaptft.training.batches import Collator, Form, boundaries
+from adaptft.training.progress import ProgressReport
+from adaptft.training.rows import TrainingRows
+
+if TYPE_CHECKING:
+    from adaptft.training.trainer import SupervisedTrainer
+
+CHECK_TOKENS = 16
+
+
+def build_trainer(
+    plan: TrainPlan, output_dir: Path, model_path: Path, rows: TrainingRows, *, resumes: bool
+) -> SupervisedTrainer:
+    """Load and prepare the model, and set the trainer over it.
+
+    Raises:
+        TrainingError: the model is not one the plan can be carried out on.
+        MissingPackage: a package the plan needs is not installed.
+    """
+    from adaptft.training.trainer import SupervisedTrainer
+
+    arguments = training_arguments(plan, output_dir, resumes=resumes, evaluates=rows.evaluation is not None)
+    if plan.decisions.placement.value.data_parallel_size == 1:
+        arguments._n_gpu = min(arguments.n_gpu, 1)  # transformers would wrap nn.DataParallel over all it sees
+    return SupervisedTrainer(
+        plan,
+        build_model(plan, model_path),
+        arguments,
+        collator=collator(plan),
+        train_rows=rows.training,
+        eval_rows=rows.evaluation,
+        callbacks=[ProgressReport()],
+    )
+
+
+def build_model(plan: TrainPlan, path: Path) -> Any:
+    """The model of ``plan``: loaded, adapted, with the planned loss, recomputing and compiled layers."""
+    decisions = plan.decisions
+    model = adapters.prepare(load_for_training(plan, path), decisions.method.value)
+    base = adapters.causal_lm(model)
+    losses.install_loss(base, decisions.loss.value, getattr(torch, TORCH_DTYPES[decisions.precision.value.autocast]))
+    if decisions.loss.value.kernel == "chunked":
+        _check_loss(plan, base)
+    checkpointing.apply_checkpointing(base, decisions.checkpointing.value, has_dropout=checkpointing.has_dropout(model))
+    if decisions.compile.value.enabled:
+        checkpointing.compile_layers(base)
+    return model.train()  # weights are loaded in evaluation mode, in which no layer recomputes
+
+
+def collator(plan: TrainPlan) -> Collator:
+    """How rows become micro-batches under this plan."""
+    batch, attention = plan.decisions.batch.value, plan.decisions.attention.value.implementation
+    knows_documents = attention == "varlen"
+    form: Form = "packed" if batch.packing else "flat" if knows_documents else "padded"
+    return Collator(form=form, length=batch.max_length, with_boundaries=knows_documents)
+
+
+def _check_loss(plan: TrainPlan, base: Any) -> None:
+    device = next(base.parameters()).device
+    positions = np.arange(CHECK_TOKENS)[None]
+    tokens = torch.from_numpy(positions).to(device)
+    inputs: dict[str, Any] = {"input_ids": tokens, "labels": tokens.roll(-1, 1), "position_ids": tokens}
+    if plan.decisions.attention.value.implementation == "varlen":
+        edges = boundaries(positions)
+        inputs |= edges | {"cu_seq_lens_q": edges["cu_seq_lens_q"].to(device)}
+    dtype = autocast_dtype(plan.decisions)
+    casting = torch.autocast(device.type, getattr(torch, TORCH_DTYPES[dtype])) if dtype != "fp32" else nullcontext()
+    with casting:
+        losses.check_loss(base, inputs)
+    if uses_gpu(plan):
+        torch.cuda.reset_peak_memory_stats()

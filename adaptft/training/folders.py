@@ -1,0 +1,68 @@
+"""The output folder: whose it is, and what in it belongs to a run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from adaptft import artifacts
+from adaptft.errors import OutputError
+from adaptft.plans import TrainPlan
+from adaptft.training.checkpoints import checkpoint_folders
+
+PLAN, REPORT, PARTIAL = "plan.json", "report.json", ".result.partial"
+TRACES = (PLAN, REPORT, artifacts.FILE_NAME)
+"""Files that say that a run was here."""
+
+
+def claim(plan: TrainPlan, output_dir: Path) -> None:
+    """Make ``output_dir`` this run's.
+
+    Raises:
+        OutputError: another run is in it and the plan neither goes on with it nor replaces it, or it cannot be
+            written.
+    """
+    if traces_of_run(output_dir) and plan.request.resume_from_checkpoint is None:
+        if not plan.request.overwrite_output_dir:
+            raise OutputError(
+                f"{output_dir} holds another run.",
+                fix="Choose another --output_dir, go on with --resume_from_checkpoint auto, or replace it with "
+                "--overwrite_output_dir true.",
+            )
+        _remove_run(output_dir)
+    try:
+        output_dir.mkdir(parents=True, exist_ok=True)
+        if not os.access(output_dir, os.W_OK):
+            raise PermissionError(13, "Permission denied")
+    except OSError as cause:
+        raise OutputError(
+            f"Cannot write to {output_dir}: {cause.strerror}.", fix="Choose another --output_dir."
+        ) from cause
+
+
+def traces_of_run(output_dir: Path) -> list[Path]:
+    """What an earlier run left in ``output_dir``: its plan, report, description and checkpoints."""
+    return [p for name in TRACES if (p := output_dir / name).exists()] + checkpoint_folders(output_dir)
+
+
+def _remove_run(output_dir: Path) -> None:
+    """Delete what a run wrote and nothing else: the folder may hold other people's files."""
+    for path in (*traces_of_run(output_dir), *_results(output_dir)):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _results(output_dir: Path) -> list[Path]:
+    patterns = ("adapter_*", "model*.safetensors*", "config.json", "README.md", "runs", PARTIAL)
+    return [path for pattern in patterns for path in output_dir.glob(pattern)]
+
+
+def publish(partial: Path, output_dir: Path) -> None:
+    """Move a finished result from ``partial`` into ``output_dir``; the description, which makes it one, comes last."""
+    entries = sorted(partial.iterdir(), key=lambda path: path.name == artifacts.FILE_NAME)
+    for path in entries:
+        path.replace(output_dir / path.name)
+    partial.rmdir()

@@ -1,0 +1,102 @@
+"""Where a run happens: in this process, or in one torchrun worker for each rank.
+
+Workers read plan.json and decide nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from adaptft.errors import DoesNotFit, MachineError, TrainingError
+from adaptft.facts import Machine
+from adaptft.plans import Placement, TrainPlan
+from adaptft.records import read_json, write_json
+from adaptft.reports import RunReport
+from adaptft.training import folders
+from adaptft.training.arguments import uses_gpu
+
+MEMORY_TOLERANCE = 0.02
+"""Tools differ this much on how much memory the same board has."""
+
+
+def launch(plan: TrainPlan, output_dir: Path) -> RunReport:
+    """Check the machine, take the folder, run. See ``adaptft.training.train``."""
+    if not plan.fits:
+        raise DoesNotFit("The plan does not fit its machine.", fix="See its rejected options: adaptft plan.")
+    if uses_gpu(plan):
+        from adaptft.hardware import probe
+
+        require_planned_machine(plan, probe())
+    folders.claim(plan, output_dir)
+    if needs_workers(plan):
+        return _run_workers(plan, output_dir)
+    from adaptft.training.run import run
+
+    return run(plan, output_dir)
+
+
+def require_planned_machine(plan: TrainPlan, here: Machine) -> None:
+    """Compare the GPUs the plan uses with those of this machine: their names and how much memory they have.
+
+    Raises:
+        MachineError: one of them is missing or another one.
+    """
+    wanted = {gpu.index: gpu for gpu in plan.machine.gpus if gpu.index in plan.decisions.placement.value.gpu_indices}
+    present = {gpu.index: gpu for gpu in here.gpus}
+    for index, gpu in wanted.items():
+        found = present.get(index)
+        same = (
+            found is not None
+            and found.name == gpu.name
+            and abs(found.memory_total_bytes / gpu.memory_total_bytes - 1) <= MEMORY_TOLERANCE
+        )
+        if not same:
+            has = "no such GPU" if found is None else f"{found.name}"
+            raise MachineError(
+                f"The plan was made for another machine: GPU {index} is a {gpu.name} there, and {has} here.",
+                fix="Plan again on this machine: adaptft train without the old plan.",
+            )
+
+
+def needs_workers(plan: TrainPlan) -> bool:
+    """True for several ranks, and where the GPU in use is not the first one CUDA sees."""
+    placement = plan.decisions.placement.value
+    if placement.data_parallel_size > 1:
+        return True
+    return uses_gpu(plan) and placement.gpu_indices[:1] not in ((), (0,))
+
+
+def worker_command(plan: TrainPlan, output_dir: Path, python: str = sys.executable) -> list[str]:
+    """torchrun as data: one process for each rank of this host."""
+    ranks = max(plan.decisions.placement.value.data_parallel_size, 1)
+    return [
+        python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}",
+        "-m", "adaptft.training.worker", str(output_dir),
+    ]  # fmt: skip
+
+
+def visible_devices(placement: Placement, inherited: str | None) -> str:
+    """``CUDA_VISIBLE_DEVICES`` that shows the planned GPUs only; indices count within what is visible already."""
+    names = inherited.split(",") if inherited else None
+    return ",".join(names[index] if names else str(index) for index in placement.gpu_indices)
+
+
+def _run_workers(plan: TrainPlan, output_dir: Path) -> RunReport:
+    write_json(output_dir / folders.PLAN, plan)
+    environment = dict(os.environ)
+    if uses_gpu(plan):
+        environment["CUDA_VISIBLE_DEVICES"] = visible_devices(
+            plan.decisions.placement.value, os.environ.get("CUDA_VISIBLE_DEVICES")
+        )
+    done = subprocess.run(worker_command(plan, output_dir), env=environment, check=False)
+    if done.returncode:
+        raise TrainingError(
+            f"A worker of the run ended with status {done.returncode}; its message stands above.",
+            fix="Mend what it names and go on with --resume_from_checkpoint auto.",
+        )
+    return read_json(
+        RunReport, output_dir / folders.REPORT, error=TrainingError, what="run report", fix="Start the run again."
+    )

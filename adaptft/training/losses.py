@@ -1,0 +1,109 @@
+"""The planned loss as the model's forward: summed over the trained tokens of a micro-batch.
+
+The sum, not the mean, since the number it is divided by belongs to the whole accumulation window. Inside
+``forward``, since whatever wraps a model (autocast, DDP, PEFT) wraps that. Labels come shifted: ``labels[t]`` is what
+the logits at ``t`` are to predict, -100 where nothing is.
+"""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from adaptft.errors import TrainingError
+from adaptft.kernels.linear_cross_entropy import IGNORED, chunked_cross_entropy
+from adaptft.plans import LossKernel
+
+# transformers' names for a constant on the logits: (attribute of the config, exponent)
+LOGIT_SCALES = (("logits_scaling", -1), ("logit_scale", 1))
+AGREEMENT = 0.02
+"""Largest relative difference between two 16-bit computations of the same loss."""
+
+
+def install_loss(model: Any, kernel: LossKernel, compute_dtype: torch.dtype) -> None:
+    """Make ``model(input_ids=..., labels=..., ...)`` return ``{"loss": sum}`` by the planned kernel.
+
+    Args:
+        model: the causal language model itself, below PEFT.
+        compute_dtype: the type in which the head's matmul runs.
+    """
+
+    def chunked(self: Any, *, labels: Tensor, **inputs: Any) -> dict[str, Tensor]:
+        return {"loss": _chunked_loss(self, labels, _given(inputs), kernel.chunk_tokens, compute_dtype)}
+
+    def full(self: Any, *, labels: Tensor, **inputs: Any) -> dict[str, Tensor]:
+        return {"loss": _full_loss(self, labels, _given(inputs))}
+
+    # A bound method and not a closure over the model: accelerate unbinds it to put autocast around it.
+    model.forward = MethodType(chunked if kernel.kernel == "chunked" else full, model)
+
+
+def _chunked_loss(
+    model: Any, labels: Tensor, inputs: dict[str, Any], chunk_tokens: int, compute_dtype: torch.dtype
+) -> Tensor:
+    hidden = model.base_model(**inputs).last_hidden_state
+    config = model.config.get_text_config()
+    scale = _logit_scale(config)
+    if scale != 1.0:
+        hidden = hidden * scale
+    return chunked_cross_entropy(
+        hidden.reshape(-1, hidden.shape[-1]).to(compute_dtype),
+        _head_weight(model),
+        labels.reshape(-1),
+        chunk_tokens=chunk_tokens,
+        softcap=getattr(config, "final_logit_softcapping", None),
+    )
+
+
+def _full_loss(model: Any, labels: Tensor, inputs: dict[str, Any]) -> Tensor:
+    logits = type(model).forward(model, **inputs).logits
+    return cross_entropy(
+        logits.reshape(-1, logits.shape[-1]).float(), labels.reshape(-1), ignore_index=IGNORED, reduction="sum"
+    )
+
+
+def _given(inputs: dict[str, Any]) -> dict[str, Any]:
+    """PEFT passes every argument it knows; those that nobody gave are None."""
+    return {name: value for name, value in inputs.items() if value is not None} | {"use_cache": False}
+
+
+def _head_weight(model: Any) -> Tensor:
+    head = model.get_output_embeddings()
+    if hasattr(head, "modules_to_save"):  # PEFT trains a copy of a whole module
+        head = head.modules_to_save[head.active_adapter]
+    weight: Tensor = head.weight
+    return weight
+
+
+def _logit_scale(config: Any) -> float:
+    scale = 1.0
+    for name, exponent in LOGIT_SCALES:
+        scale *= (getattr(config, name, None) or 1.0) ** exponent
+    return float(scale)
+
+
+@torch.no_grad()
+def check_loss(model: Any, inputs: dict[str, Any]) -> None:
+    """Compare the installed loss with the model's own logits on a few tokens.
+
+    Architectures put scales, caps and biases on their logits; one that the chunked kernel does not know must
+    not train on a wrong loss.
+
+    Raises:
+        TrainingError: they disagree.
+    """
+    was_training = model.training
+    model.eval()
+    planned = model(**inputs)["loss"].item()
+    labels = inputs["labels"]
+    own = _full_loss(model, labels, _given({k: v for k, v in inputs.items() if k != "labels"})).item()
+    model.train(was_training)
+    if abs(planned - own) > AGREEMENT * max(abs(own), 1e-3):
+        raise TrainingError(
+            f"The chunked loss of {type(model).__name__} is {planned:.4f} where its own logits give {own:.4f}.",
+            fix="This architecture changes its logits in a way adaptft does not know: please report it.",
+        )

@@ -1,0 +1,133 @@
+"""What a run measures, without waiting for the GPU more often than a step.
+
+The loss of a step is copied to the host behind the step's own work and read when the next step has been queued.
+Step times are those between two marks on the device's own clock.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+
+from adaptft.reports import Comparison, StepMetrics
+
+WARM_UP_STEPS = 2
+"""Steps left out of speeds: compilation, first allocation."""
+
+
+class Clock:
+    """Marks in time on a device; ``seconds(a, b)`` between two of them, once both have passed."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+
+    def mark(self) -> Any:
+        """A mark behind all work queued so far; returns at once."""
+        if not self._on_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def wait(self, mark: Any) -> None:
+        """Return when the device has passed ``mark``."""
+        if self._on_gpu:
+            mark.synchronize()
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """Seconds between two marks."""
+        return float(begin.elapsed_time(end) / 1000 if self._on_gpu else end - begin)
+
+
+def to_host(value: Tensor) -> Tensor:
+    """A copy of ``value`` on the host, queued behind the device's work; read it after a later mark has passed."""
+    if value.device.type != "cuda":
+        return value.detach().clone()
+    target = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+    return target.copy_(value.detach(), non_blocking=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class PendingStep:
+    """A step whose numbers are still on their way to the host."""
+
+    step: int
+    epoch: float
+    loss: Tensor
+    gradient_norm: Tensor | float | None
+    learning_rate: float
+    num_tokens: int
+    begin: Any
+    end: Any
+    is_logged: bool
+    was_skipped: bool = False
+
+
+@dataclass(slots=True)
+class Counters:
+    """Running sums of a run."""
+
+    input_wait_seconds: float = 0.0
+    step_seconds: float = 0.0
+    overflows: int = 0
+    tokens_of_step: int = 0
+    first_step_seconds: float | None = None
+    pending: list[PendingStep] = field(default_factory=list)
+
+
+def steps_from_history(history: list[dict[str, Any]]) -> tuple[StepMetrics, ...]:
+    """All steps in a trainer state's history, those of earlier processes of a resumed run too."""
+    return tuple(
+        StepMetrics(
+            step=entry["step"],
+            loss=entry["loss"],
+            learning_rate=entry["learning_rate"],
+            gradient_norm=entry.get("grad_norm"),
+            num_tokens=entry["num_tokens"],
+            seconds=entry["seconds"],
+        )
+        for entry in history
+        if "seconds" in entry and "loss" in entry
+    )
+
+
+def tokens_per_second(steps: tuple[StepMetrics, ...]) -> float:
+    """Tokens over time of all steps but the warm-up ones (of all, where there are no others)."""
+    counted = steps[WARM_UP_STEPS:] or steps
+    seconds = sum(step.seconds for step in counted)
+    return sum(step.num_tokens for step in counted) / seconds if seconds else 0.0
+
+
+def median_step_seconds(steps: tuple[StepMetrics, ...]) -> float | None:
+    """Median time of the steps after the warm-up; None where there are none."""
+    counted = steps[WARM_UP_STEPS:] or steps
+    return median(step.seconds for step in counted) if counted else None
+
+
+def compare(predicted: float | None, measured: float | None) -> Comparison | None:
+    """The two side by side, where there are two."""
+    return None if not predicted or measured is None else Comparison(predicted=predicted, measured=measured)
+
+
+class PeakMemory:
+    """Peak memory from here on: allocated by torch on the GPU, or the growth of this process on the CPU."""
+
+    def __init__(self, *, on_gpu: bool) -> None:
+        self._on_gpu = on_gpu
+        self._base = psutil.Process().memory_info().rss
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+
+    def measured_bytes(self) -> int:
+        """The peak so far, in bytes."""
+        if self._on_gpu:
+            return torch.cuda.max_memory_allocated()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return max(peak - self._base, 0)

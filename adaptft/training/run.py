@@ -1,0 +1,99 @@
+"""A whole run in this process: find, read, load, train, write."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adaptft import models
+from adaptft.plans import TrainPlan
+from adaptft.records import write_json
+from adaptft.reports import RunReport
+from adaptft.training import folders, metrics, numerics, recovery, results
+from adaptft.training.adapters import count_parameters
+from adaptft.training.arguments import training_arguments, uses_gpu
+from adaptft.training.assembly import build_trainer
+from adaptft.training.checkpoints import find_checkpoint
+from adaptft.training.rows import TrainingRows, prepare_rows
+from adaptft.units import format_count
+
+if TYPE_CHECKING:
+    from adaptft.training.trainer import SupervisedTrainer
+
+
+def run(plan: TrainPlan, output_dir: Path) -> RunReport:
+    """Carry ``plan`` out in this process, which may be one of several ranks; the folder has been claimed.
+
+    Raises:
+        AdaptftError: see ``adaptft.training.train``.
+    """
+    begin = time.monotonic()
+    numerics.set_up(plan)
+    numerics.quiet_libraries()
+    memory = metrics.PeakMemory(on_gpu=uses_gpu(plan))
+    checkpoint, notes = find_checkpoint(plan, output_dir)
+    base = models.locate(
+        plan.request.model,
+        hub=plan.request.hub,
+        revision=plan.request.revision,
+        trust_remote_code=plan.request.trust_remote_code,
+    )
+    first = training_arguments(plan, output_dir, resumes=checkpoint is not None, evaluates=False)
+    if first.should_save:
+        write_json(output_dir / folders.PLAN, plan)
+    with first.main_process_first(desc="tokenising"):
+        rows = prepare_rows(plan, models.load_tokenizer(base.path))
+    with recovery.explained(plan):
+        trainer = build_trainer(plan, output_dir, base.path, rows, resumes=checkpoint is not None)
+        trainer.keeper.require_space(trainer.model)
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    notes = (*notes, *rows.notes, *_notes(plan, trainer, checkpoint))
+    report = make_report(plan, trainer, rows, memory, seconds=time.monotonic() - begin, notes=notes)
+    if trainer.args.should_save:
+        results.write_result(plan, report, trainer.accelerator.unwrap_model(trainer.model), base, output_dir)
+    trainer.accelerator.wait_for_everyone()
+    return report
+
+
+def make_report(
+    plan: TrainPlan, trainer: SupervisedTrainer, rows: TrainingRows, memory: metrics.PeakMemory, *, seconds: float,
+    notes: tuple[str, ...],
+) -> RunReport:  # fmt: skip
+    """What the run measured, beside what was predicted."""
+    history: list[dict[str, Any]] = trainer.state.log_history
+    steps = metrics.steps_from_history(history)
+    evaluations = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
+    counters = trainer.counters
+    return RunReport(
+        steps=steps,
+        initial_eval_loss=evaluations[0] if evaluations else None,
+        final_eval_loss=evaluations[-1] if evaluations else None,
+        total_seconds=seconds,
+        tokens_per_second=metrics.tokens_per_second(steps),
+        num_tokens=sum(step.num_tokens for step in steps),
+        peak_memory=metrics.compare(plan.memory.peak_bytes, memory.measured_bytes()),
+        step_seconds=metrics.compare(
+            plan.speed.step_seconds if plan.speed else None, metrics.median_step_seconds(steps)
+        ),
+        first_step_seconds=counters.first_step_seconds or 0.0,
+        input_wait_share=counters.input_wait_seconds / counters.step_seconds if counters.step_seconds else 0.0,
+        data=rows.report,
+        versions=results.versions(),
+        notes=notes,
+    )
+
+
+def _notes(plan: TrainPlan, trainer: SupervisedTrainer, checkpoint: Path | None) -> tuple[str, ...]:
+    count = count_parameters(trainer.model)
+    notes = [f"{format_count(count.trained)} of {format_count(count.total)} parameters trained ({count.share:.2%})."]
+    if checkpoint is not None:
+        notes.append(f"Went on from {checkpoint}.")
+    elif plan.request.resume_from_checkpoint == "auto":
+        notes.append("There was no whole checkpoint to go on from: started anew.")
+    if trainer.counters.overflows:
+        notes.append(f"{trainer.counters.overflows} FP16 steps overflowed and were skipped by the loss scaler.")
+    planned = plan.decisions.schedule.value.max_steps
+    if planned and trainer.state.max_steps != planned:
+        notes.append(f"{trainer.state.max_steps} steps where the plan estimated {planned}: the rows are known now.")
+    return tuple(notes)
