@@ -16,7 +16,7 @@ COMMANDS: dict[str, str] = {
     "probe": "Show what this machine has, and what it can do.",
     "plan": "Decide how to train on this machine, and say why.",
     "train": "Fine-tune a model as planned.",
-    "eval": "Measure loss and perplexity of models side by side.",
+    "eval": "Measure loss and perplexity of models side by side, on the same rows.",
     "export": "Merge or compress a result into a checkpoint that vLLM and transformers load.",
     "serve": "Serve a model as an OpenAI-compatible endpoint.",
     "infer": "Ask one question, or chat in the terminal.",

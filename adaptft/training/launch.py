@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from adaptft.artifacts import plan_text
 from adaptft.errors import DoesNotFit, MachineError, TrainingError
 from adaptft.facts import Machine
 from adaptft.plans import Placement, TrainPlan
@@ -85,7 +86,7 @@ def visible_devices(placement: Placement, inherited: str | None) -> str:
 
 
 def _run_workers(plan: TrainPlan, output_dir: Path) -> RunReport:
-    write_json(output_dir / folders.PLAN, plan)
+    write_json(output_dir / folders.PLAN, plan_text(plan))
     environment = dict(os.environ)
     if uses_gpu(plan):
         environment["CUDA_VISIBLE_DEVICES"] = visible_devices(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptft import models
+from adaptft.artifacts import plan_text
 from adaptft.plans import TrainPlan
 from adaptft.records import write_json
 from adaptft.reports import RunReport
@@ -41,7 +42,7 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
     )
     first = training_arguments(plan, output_dir, resumes=checkpoint is not None, evaluates=False)
     if first.should_save:
-        write_json(output_dir / folders.PLAN, plan)
+        write_json(output_dir / folders.PLAN, plan_text(plan))
     with first.main_process_first(desc="tokenising"):
         rows = prepare_rows(plan, models.load_tokenizer(base.path))
     with recovery.explained(plan):

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from adaptft.cli.machine_screen import links_sentence
-from adaptft.cli.probe import probe, render_machine
+from adaptft.cli.probe import command, render_machine
 from adaptft.facts import Link, Machine, UnsupportedAccelerator
 from adaptft.hardware import read_machine
 
@@ -88,17 +88,30 @@ def test_other_vendors_and_notes_stand_on_the_screen_as_they_are() -> None:
 
 
 def test_json_is_what_machine_reads_back(tmp_path: Path) -> None:
-    printed = CliRunner().invoke(probe, ["--json"])
+    printed = CliRunner().invoke(command, ["--json"])
     assert printed.exit_code == 0
     path = tmp_path / "machine.json"
     path.write_text(printed.output)
-    shown = CliRunner().invoke(probe, ["--machine", str(path), "--json"])
+    shown = CliRunner().invoke(command, ["--machine", str(path), "--json"])
     assert json.loads(shown.output) == json.loads(printed.output)
 
 
-def test_help_is_quick_to_load_and_shows_an_example() -> None:
-    code = "import sys; from adaptft.cli.probe import probe; print(probe.get_help(__import__('click').Context(probe)));"
-    code += "sys.exit(','.join({'torch', 'rich', 'msgspec', 'adaptft.hardware'} & set(sys.modules)))"
+def test_a_broken_machine_file_is_two_lines(tmp_path: Path) -> None:
+    path = tmp_path / "machine.json"
+    path.write_text("{}")
+    done = run_cli("probe", "--machine", str(path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(done.stderr.strip().splitlines()) == 2
+
+
+def test_help_shows_an_example_and_loads_no_heavy_module() -> None:
+    code = "import sys; from adaptft.cli import main\ntry: main(['probe', '--help'])\nexcept SystemExit: pass\n"
+    code += "sys.exit(','.join({'torch', 'rich', 'adaptft.hardware'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.stderr.strip() == ""
     assert "adaptft probe --json > machine.json" in done.stdout
+
+
+def run_cli(*words: str) -> subprocess.CompletedProcess[str]:
+    code = "import sys; from adaptft.cli import main; sys.exit(main(sys.argv[1:]))"
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False, timeout=60)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from policy_machines import ALPACA, CPU, QWEN_05B, QWEN_7B, machine, qwen2
 
 from adaptft.plans import Checkpointing, LossKernel, Precision
 from adaptft.policy.memory import Workload, estimate_memory
@@ -15,8 +16,6 @@ from adaptft.policy.search import candidates, settle
 from adaptft.policy.targets import resolve_targets
 from adaptft.requests import TrainRequest
 from adaptft.units import GiB
-
-from .machines import ALPACA, CPU, QWEN_05B, QWEN_7B, machine, qwen2
 
 SHAPES = {"qwen2.5-7b": QWEN_7B, "qwen2.5-0.5b": QWEN_05B, "qwen2.5-1.5b": qwen2(1536, 8960, 28, 12, 2, 151936, True)}
 RESULTS = Path(__file__).parents[2] / "benchmarks/results/step-memory-2026-11-30.json"

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from policy_machines import ALPACA, CPU, QWEN_05B, QWEN_7B, QWEN_32B, busy, machine
 
 from adaptft.errors import MachineError, RequestError
 from adaptft.facts import DatasetShape, ModelShape, UnsupportedAccelerator
 from adaptft.plans import TrainPlan
 from adaptft.policy import plan_training
 from adaptft.requests import TrainRequest
-
-from .machines import ALPACA, CPU, QWEN_05B, QWEN_7B, QWEN_32B, busy, machine
 
 
 def plan(*gpus: str, model: ModelShape = QWEN_7B, dataset: DatasetShape = ALPACA, **wishes: object) -> TrainPlan:
