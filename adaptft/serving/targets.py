@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adaptft.artifacts import adapter_base, is_adapter
-from adaptft.errors import ServeError
+from adaptft.errors import RequestError, ServeError
 from adaptft.facts import AdapterShape, Machine, ModelShape, ServedModel
 from adaptft.models import locate, read_config
+from adaptft.models.adapter_shapes import check_shapes, read_adapter
 from adaptft.models.bases import locate_base
 from adaptft.models.catalog import find
 from adaptft.plans import ServePlan
 from adaptft.policy.endpoints import plan_serving
 from adaptft.requests import ServeRequest
-from adaptft.serving.adapters import check_shapes, parse_adapters, read_adapter
 from adaptft.serving.companions import common_template, stop_token_folder
 from adaptft.serving.engines import find_engines
 from adaptft.shapes import model_shape
@@ -62,6 +62,27 @@ def find_target(request: ServeRequest, *, must_start: bool) -> Target:
             notes=notes,
         ),
     )
+
+
+def parse_adapters(texts: tuple[str, ...]) -> dict[str, Path]:
+    """``name=DIR`` or ``DIR`` (named after the folder) to folders by name.
+
+    Raises:
+        RequestError: two adapters of one name, or a part is missing.
+    """
+    folders: dict[str, Path] = {}
+    for text in texts:
+        name, separator, folder = text.partition("=")
+        if not separator or Path(text).is_dir():
+            name, folder = Path(text).absolute().name, text
+        if not name or not folder:
+            raise RequestError(f"--adapters {text} is no NAME=DIR.", fix="Example: --adapters math=output/my-run")
+        if name in folders:
+            raise RequestError(
+                f"Two adapters are called {name}.", fix="Give each its own name: --adapters NAME=DIR NAME=DIR"
+            )
+        folders[name] = Path(folder)
+    return folders
 
 
 def _base_name(folder: Path) -> str:
