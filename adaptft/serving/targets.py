@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from adaptft.artifacts import adapter_base, is_adapter
+from adaptft.artifacts import adapter_base, is_adapter, read_artifact
 from adaptft.errors import RequestError, ServeError
 from adaptft.facts import AdapterShape, Machine, ModelShape, ServedModel
 from adaptft.models import locate, read_config
@@ -49,6 +49,7 @@ def find_target(request: ServeRequest, *, must_start: bool) -> Target:
     model = model_shape(read_config(str(path), hub=request.hub, revision=None), base_name)
     for adapter in adapters:
         check_shapes(adapter, model)
+    artifact = read_artifact(Path(path))
     template, notes = common_template(Path(path), adapters)
     return Target(
         model=model,
@@ -57,6 +58,7 @@ def find_target(request: ServeRequest, *, must_start: bool) -> Target:
             name=name,
             adapters=adapters,
             file_bytes=_weight_bytes(Path(path)),
+            export_format=artifact.format if artifact else None,
             generation_config=stop_token_folder(Path(path), adapters),
             chat_template=template,
             notes=notes,
