@@ -68,7 +68,8 @@ def served(*words: object, **environment: str) -> Iterator[Running]:
         assert process.wait(timeout=60) == 0
         reader.join(timeout=10)
     finally:
-        process.kill()
+        process.terminate()
+        process.wait(timeout=60)
 
 
 def greedy_of_peft(base: Path, adapter: Path | None, dtype: str) -> str:
