@@ -275,14 +275,16 @@ class AdapterShape:
 class ServedModel:
     """A model with its adapters, as a server finds them on disk.
 
-    ``file_bytes`` is the size of the weight files; ``generation_config`` a folder whose stop tokens replace the
-    model's own, ``chat_template`` a file that replaces the model's own.
+    ``file_bytes`` is the size of the weight files, ``export_format`` the format of an export of ours;
+    ``generation_config`` is a folder whose stop tokens replace the model's own, ``chat_template`` a file that
+    replaces the model's own.
     """
 
     model_path: str
     name: str
     adapters: tuple[AdapterShape, ...] = ()
     file_bytes: int | None = None
+    export_format: str | None = None
     generation_config: str | None = None
     chat_template: str | None = None
     notes: tuple[str, ...] = ()

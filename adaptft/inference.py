@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from adaptft.artifacts import is_adapter, read_artifact
-from adaptft.errors import ModelError, RequestError
+from adaptft.errors import RequestError
 from adaptft.facts import Machine
-from adaptft.models import load_for_inference, locate
+from adaptft.models import LocalModel, load_for_inference, locate, read_config
+from adaptft.models.adapter_shapes import check_shapes, read_adapter
 from adaptft.models.bases import locate_base
 from adaptft.models.stopping import stop_token_ids
 from adaptft.policy.devices import choose_device, inference_dtype
 from adaptft.requests import InferRequest
+from adaptft.shapes import model_shape
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -141,19 +143,13 @@ def load(request: InferRequest, machine: Machine) -> Speaker:
         RequestError: a system prompt for a model without a chat template.
     """
     device = choose_device(machine, request.device).value
-    model, adapters = request.model, Path(request.adapters) if request.adapters else None
-    if adapters is None and is_adapter(Path(model)):
-        adapters, base = Path(model), locate_base(Path(model), hub=request.hub, trust_remote_code=_trust(request))
-    elif adapters is not None:
-        base = locate_base(_checked(adapters), model, hub=request.hub, trust_remote_code=_trust(request))
-    else:
-        base = locate(model, hub=request.hub, trust_remote_code=_trust(request), allow_quantized=True)
+    base, adapters = _find(request)
     loaded, tokenizer = load_for_inference(
         base.path,
         adapters=adapters,
         device=device,
         dtype=inference_dtype(machine, device).value,
-        trust_remote_code=_trust(request),
+        trust_remote_code=request.trust_remote_code,
     )
     artifact = read_artifact(adapters or base.path)
     system = request.system if request.system is not None else artifact.system if artifact else None
@@ -200,10 +196,19 @@ def chat(speaker: Speaker, *, read: Callable[[], str | None], write: Write) -> N
         elif text.startswith("/"):
             write(f"{COMMANDS}\n")
         elif text:
-            messages = _fit(speaker, [*messages, {"role": "user", "content": text}], write)
-            said = speaker.reply(messages, write)
-            write("\n" if said.finish_reason != "interrupted" else " (stopped)\n")
-            messages.append({"role": "assistant", "content": said.text})
+            messages = _turn(speaker, messages, text, write)
+
+
+def _turn(speaker: Speaker, messages: list[Message], text: str, write: Write) -> list[Message]:
+    """One question and its answer; a question that cannot be answered is said to be so and forgotten."""
+    asked = _fit(speaker, [*messages, {"role": "user", "content": text}], write)
+    try:
+        said = speaker.reply(asked, write)
+    except RequestError as refusal:
+        write(f"{refusal}\n")
+        return messages
+    write(" (stopped)\n" if said.finish_reason == "interrupted" else "\n")
+    return [*asked, {"role": "assistant", "content": said.text}]
 
 
 def _fit(speaker: Speaker, messages: list[Message], write: Write) -> list[Message]:
@@ -246,14 +251,16 @@ class _Collector:
             self._written = len(text)
 
 
-def _checked(folder: Path) -> Path:
-    if not is_adapter(folder):
-        raise ModelError(
-            f"{folder} holds no adapter (no adapter_config.json).",
-            fix=f"Give the folder of a lora or qlora run; a complete model is asked alone: adaptft infer {folder}",
-        )
-    return folder
-
-
-def _trust(request: InferRequest) -> bool:
-    return request.trust_remote_code
+def _find(request: InferRequest) -> tuple[LocalModel, Path | None]:
+    """The base (or a complete model) and the adapter, checked against each other."""
+    hub, trust = request.hub, request.trust_remote_code
+    model: str | None = request.model
+    folder = Path(request.adapters) if request.adapters else None
+    if folder is None and is_adapter(Path(request.model)):
+        model, folder = None, Path(request.model)
+    if folder is None:
+        return locate(request.model, hub=hub, trust_remote_code=trust, allow_quantized=True), None
+    adapter = read_adapter(folder.name, folder)
+    base = locate_base(folder, model, hub=hub, trust_remote_code=trust)
+    check_shapes(adapter, model_shape(read_config(str(base.path)), base.name))
+    return base, folder

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptft.models.tokenizers import end_of_turn_ids
@@ -20,3 +22,10 @@ def stop_token_ids(generation_config: Any, tokenizer: PreTrainedTokenizerBase) -
     ids = list(named) if isinstance(named, list) else [] if named is None else [named]
     ids += [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     return list(dict.fromkeys([*ids, *end_of_turn_ids(tokenizer)]))
+
+
+def named_stop_ids(folder: Path) -> tuple[int, ...]:
+    """Ids that ``folder``'s generation_config.json names as the end; nothing is loaded."""
+    path = folder / "generation_config.json"
+    ids = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else None
+    return () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)

@@ -39,7 +39,7 @@ def plan_serving(
         RequestError: a size, adapter or length that the engine or the model cannot take.
     """
     _check_names(served)
-    choice = choose_engine(machine, request, engines, must_start=must_start)
+    choice = choose_engine(machine, request, engines, export_format=served.export_format, must_start=must_start)
     device: Literal["cuda", "cpu"] = "cuda" if machine.gpus else "cpu"
     _check_vllm_only(request, choice, device)
     dtype = serving_dtype(machine, model)

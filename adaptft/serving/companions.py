@@ -15,19 +15,12 @@ from typing import Any
 
 from adaptft.errors import OutputError
 from adaptft.facts import AdapterShape
+from adaptft.models.stopping import named_stop_ids
 from adaptft.models.storage import cache_folder
 from adaptft.records import write_json
 
 CHAT_TEMPLATE = "chat_template.jinja"
 GENERATION_CONFIG = "generation_config.json"
-
-
-def eos_token_ids(folder: Path) -> tuple[int, ...]:
-    """Stop tokens that ``folder``'s generation_config.json names."""
-    ids = _read(folder / GENERATION_CONFIG).get("eos_token_id")
-    if isinstance(ids, int):
-        return (ids,)
-    return tuple(int(i) for i in ids) if isinstance(ids, list) else ()
 
 
 def stop_token_folder(base: Path, adapters: Iterable[AdapterShape]) -> str | None:
@@ -36,7 +29,7 @@ def stop_token_folder(base: Path, adapters: Iterable[AdapterShape]) -> str | Non
     Where no adapter's own file holds all stop tokens, a joined one is written into the cache.
     """
     adapters = tuple(adapters)
-    own = eos_token_ids(base)
+    own = named_stop_ids(base)
     wanted = set(own).union(*(adapter.eos_token_ids for adapter in adapters))
     if wanted == set(own):
         return None

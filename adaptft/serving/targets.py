@@ -6,16 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from adaptft.artifacts import adapter_base, is_adapter
-from adaptft.errors import ServeError
+from adaptft.artifacts import adapter_base, is_adapter, read_artifact
+from adaptft.errors import RequestError, ServeError
 from adaptft.facts import AdapterShape, Machine, ModelShape, ServedModel
 from adaptft.models import locate, read_config
+from adaptft.models.adapter_shapes import check_shapes, read_adapter
 from adaptft.models.bases import locate_base
 from adaptft.models.catalog import find
 from adaptft.plans import ServePlan
 from adaptft.policy.endpoints import plan_serving
 from adaptft.requests import ServeRequest
-from adaptft.serving.adapters import check_shapes, parse_adapters, read_adapter
 from adaptft.serving.companions import common_template, stop_token_folder
 from adaptft.serving.engines import find_engines
 from adaptft.shapes import model_shape
@@ -49,6 +49,7 @@ def find_target(request: ServeRequest, *, must_start: bool) -> Target:
     model = model_shape(read_config(str(path), hub=request.hub, revision=None), base_name)
     for adapter in adapters:
         check_shapes(adapter, model)
+    artifact = read_artifact(Path(path))
     template, notes = common_template(Path(path), adapters)
     return Target(
         model=model,
@@ -57,11 +58,33 @@ def find_target(request: ServeRequest, *, must_start: bool) -> Target:
             name=name,
             adapters=adapters,
             file_bytes=_weight_bytes(Path(path)),
+            export_format=artifact.format if artifact else None,
             generation_config=stop_token_folder(Path(path), adapters),
             chat_template=template,
             notes=notes,
         ),
     )
+
+
+def parse_adapters(texts: tuple[str, ...]) -> dict[str, Path]:
+    """``name=DIR`` or ``DIR`` (named after the folder) to folders by name.
+
+    Raises:
+        RequestError: two adapters of one name, or a part is missing.
+    """
+    folders: dict[str, Path] = {}
+    for text in texts:
+        name, separator, folder = text.partition("=")
+        if not separator or Path(text).is_dir():
+            name, folder = Path(text).absolute().name, text
+        if not name or not folder:
+            raise RequestError(f"--adapters {text} is no NAME=DIR.", fix="Example: --adapters math=output/my-run")
+        if name in folders:
+            raise RequestError(
+                f"Two adapters are called {name}.", fix="Give each its own name: --adapters NAME=DIR NAME=DIR"
+            )
+        folders[name] = Path(folder)
+    return folders
 
 
 def _base_name(folder: Path) -> str:

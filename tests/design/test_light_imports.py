@@ -21,11 +21,13 @@ LIGHT = [
     "adaptft",
     "adaptft.artifacts",
     "adaptft.cli",
+    "adaptft.cli.infer",
     "adaptft.cli.options",
     "adaptft.cli.plan",
     "adaptft.cli.planning",
     "adaptft.cli.screens",
     "adaptft.cli.train",
+    "adaptft.cli.serve",
     "adaptft.facts",
     "adaptft.hardware",
     "adaptft.models.catalog",
@@ -34,6 +36,8 @@ LIGHT = [
     "adaptft.plans",
     "adaptft.policy",
     "adaptft.requests",
+    "adaptft.policy.endpoints",
+    "adaptft.serving",
     "adaptft.shapes",
 ]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -123,6 +125,12 @@ def test_the_oldest_turns_are_forgotten_with_a_notice(speaker: Speaker) -> None:
     assert "1 of the oldest turns forgotten" in said or "2 of the oldest turns forgotten" in said
 
 
+def test_a_question_that_is_too_long_does_not_end_the_chat(speaker: Speaker) -> None:
+    said = talk(speaker, "word " * 5000, "Say a word")
+    assert "Shorten it." in said
+    assert answer(speaker, "Say a word").text in said
+
+
 def test_an_adapter_folder_brings_its_base_and_its_system_prompt(tiny_llama: Path, tmp_path: Path, speaker) -> None:
     folder = random_adapter(tiny_llama, tmp_path / "mine", scale=1.0)
     write_artifact(folder, artifact_of(tiny_llama, system="Be brief."))
@@ -137,11 +145,24 @@ def refuse_adapter_folder(tiny_qwen2: Path) -> None:
     load(InferRequest(model=str(tiny_qwen2), adapters=str(tiny_qwen2)), MACHINE)
 
 
+def refuse_other_model(tiny_qwen2: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        random_adapter(tiny_qwen2, Path(folder), is_ours=False)
+        config = json.loads((tiny_qwen2 / "config.json").read_text()) | {"intermediate_size": 768}
+        other = Path(folder) / "other"
+        shutil.copytree(tiny_qwen2, other)
+        (other / "config.json").write_text(json.dumps(config))
+        load(InferRequest(model=str(other), adapters=folder), MACHINE)
+
+
 def refuse_gpu(tiny_qwen2: Path) -> None:
     load(InferRequest(model=str(tiny_qwen2), device="cuda"), MACHINE)
 
 
-@pytest.mark.parametrize(("wrong", "error"), [(refuse_adapter_folder, ModelError), (refuse_gpu, MachineError)])
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [(refuse_adapter_folder, ModelError), (refuse_other_model, ModelError), (refuse_gpu, MachineError)],
+)
 def test_what_cannot_be_loaded_is_refused_in_two_lines(tiny_qwen2: Path, wrong, error) -> None:
     with pytest.raises(AdaptftError) as refusal:
         wrong(tiny_qwen2)

@@ -87,13 +87,16 @@ def plan(
     engines: tuple[ServingEngine, ...] | None = (VLLM, TRANSFORMERS),
     must_start: bool = True,
     file_bytes: int | None = None,
+    export_format: str | None = None,
     **request: object,
 ) -> ServePlan:
     return plan_serving(
         where,
         model,
         ServeRequest(model="m", **request),
-        served=ServedModel(model_path="/models/m", name="m", adapters=adapters, file_bytes=file_bytes),
+        served=ServedModel(
+            model_path="/models/m", name="m", adapters=adapters, file_bytes=file_bytes, export_format=export_format
+        ),
         engines=engines,
         must_start=must_start,
     )
@@ -137,6 +140,27 @@ def test_a_missing_engine_is_refused_with_the_line_that_installs_it(where, engin
         plan(where, shape(ODD_HEADS), engines=engines, **request_)
     assert problem in refusal.value.problem
     assert fix in refusal.value.fix
+
+
+@pytest.mark.parametrize(
+    ("flags", "export_format", "backend"),
+    [
+        (("avx2",), "awq", "transformers"),
+        (("avx2",), "gptq", "transformers"),
+        (("avx2",), "fp8", "vllm"),
+        (("avx2", "avx512f"), "awq", "vllm"),
+        (("avx2",), None, "vllm"),
+    ],
+)
+def test_4_bit_exports_go_to_vllm_only_on_cpus_that_have_its_kernels(flags, export_format, backend) -> None:
+    taken = plan(machine(flags=flags), shape(ODD_HEADS), engines=(VLLM_CPU, TRANSFORMERS), export_format=export_format)
+    assert taken.backend == backend
+    assert ("AVX-512" in taken.reasons["engine"]) == (backend == "transformers")
+
+
+def test_an_engine_that_was_asked_for_against_the_odds_is_taken_with_a_warning() -> None:
+    taken = plan(V100, shape(ODD_HEADS), infer_backend="vllm")
+    assert taken.warnings == ("vLLM's wheels need compute capability 7.5, Tesla V100 has 7.0",)
 
 
 def test_a_plan_that_is_only_shown_warns_of_a_missing_engine() -> None:

@@ -11,8 +11,10 @@ from adapters_factory import random_adapter
 
 from adaptft.errors import ModelError, RequestError
 from adaptft.models import read_config
-from adaptft.serving.adapters import check_shapes, parse_adapters, read_adapter
-from adaptft.serving.companions import common_template, eos_token_ids, stop_token_folder
+from adaptft.models.adapter_shapes import check_shapes, read_adapter
+from adaptft.models.stopping import named_stop_ids
+from adaptft.serving.companions import common_template, stop_token_folder
+from adaptft.serving.targets import parse_adapters
 from adaptft.shapes import model_shape
 
 
@@ -34,7 +36,7 @@ def test_an_adapter_is_read_with_the_largest_rank_of_any_layer(adapter: Path, ti
     assert (read.rank, read.max_rank) == (8, 48)
     assert read.layer_shapes["k_proj"] == (256, 128)
     assert read.layer_shapes["down_proj"] == (512, 256)
-    assert read.eos_token_ids == eos_token_ids(tiny_qwen2)
+    assert read.eos_token_ids == named_stop_ids(tiny_qwen2)
     assert read.special_features == ()
     assert read.chat_template == str(adapter / "chat_template.jinja")
     check_shapes(read, model_shape(read_config(str(tiny_qwen2)), "tiny"))
@@ -59,7 +61,7 @@ def test_an_adapter_of_another_model_is_refused_naming_both_shapes(adapter: Path
         check_shapes(read_adapter("a", adapter), model_shape(config, "other"))
     assert "256" in refusal.value.problem
     assert "320" in refusal.value.problem
-    assert refusal.value.fix == "Serve it on its own base: adaptft serve tiny-qwen2"
+    assert refusal.value.fix == "Take its own base: tiny-qwen2"
 
 
 def test_broken_adapter_folders_are_refused(adapter: Path, tmp_path: Path, tiny_qwen2: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -128,6 +129,25 @@ def test_workers_of_the_engine_end_with_it(plan: ServePlan, tmp_path: Path) -> N
         worker = int(pid_file.read_text())
         assert is_alive(worker)
     assert eventually(lambda: not is_alive(worker))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
+def test_an_engine_does_not_outlive_a_killed_adaptft(plan: ServePlan, tmp_path: Path) -> None:
+    script = (
+        "import os, sys; from adaptft.serving.child import Child\n"
+        "child = Child(sys.argv[1:], os.environ, lambda line: print(line, child._process.pid, flush=True))\n"
+        "child.wait(60)"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script, *command(plan)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert parent.stdout is not None
+    engine = int(parent.stdout.readline().split()[-1])
+    assert is_alive(engine)
+    parent.kill()
+    parent.wait()
+    assert eventually(lambda: not is_alive(engine))
+    parent.stdout.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

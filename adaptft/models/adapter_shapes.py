@@ -7,34 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from adaptft.artifacts import ADAPTER_CONFIG, adapter_base, is_adapter, read_artifact
-from adaptft.errors import ModelError, RequestError
+from adaptft.errors import ModelError
 from adaptft.facts import AdapterShape, ModelShape
-from adaptft.serving.companions import CHAT_TEMPLATE, eos_token_ids
+from adaptft.models.stopping import named_stop_ids
 
 WEIGHTS = "adapter_model.safetensors"
 CHANGING_INITS = ("pissa", "olora", "corda", "loftq")
 """Initialisations that change the base's weights when PEFT loads the adapter."""
-
-
-def parse_adapters(texts: tuple[str, ...]) -> dict[str, Path]:
-    """``name=DIR`` or ``DIR`` (named after the folder) to folders by name.
-
-    Raises:
-        RequestError: two adapters of one name, or a part is missing.
-    """
-    folders: dict[str, Path] = {}
-    for text in texts:
-        name, separator, folder = text.partition("=")
-        if not separator or Path(text).is_dir():
-            name, folder = Path(text).absolute().name, text
-        if not name or not folder:
-            raise RequestError(f"--adapters {text} is no NAME=DIR.", fix="Example: --adapters math=output/my-run")
-        if name in folders:
-            raise RequestError(
-                f"Two adapters are called {name}.", fix="Give each its own name: --adapters NAME=DIR NAME=DIR"
-            )
-        folders[name] = Path(folder)
-    return folders
 
 
 def read_adapter(name: str, folder: Path) -> AdapterShape:
@@ -46,13 +25,13 @@ def read_adapter(name: str, folder: Path) -> AdapterShape:
     if not is_adapter(folder):
         raise ModelError(
             f"{folder} holds no adapter (no {ADAPTER_CONFIG}).",
-            fix=f"Give the folder that `adaptft train` wrote; a complete model is served alone: adaptft serve {folder}",
+            fix="Give the folder that `adaptft train` wrote; a complete model needs no --adapters.",
         )
     config = _read_config(folder)
     shapes, stored_rank = _stored_shapes(folder)
     artifact = read_artifact(folder)
     ranks = [config["r"], *(config.get("rank_pattern") or {}).values()]
-    template = folder / CHAT_TEMPLATE
+    template = folder / "chat_template.jinja"
     return AdapterShape(
         name=name,
         path=str(folder.absolute()),
@@ -62,7 +41,7 @@ def read_adapter(name: str, folder: Path) -> AdapterShape:
         base_fingerprint=artifact.base_fingerprint if artifact else None,
         layer_shapes=shapes,
         special_features=_special_features(config),
-        eos_token_ids=eos_token_ids(folder),
+        eos_token_ids=named_stop_ids(folder),
         chat_template=str(template.absolute()) if template.is_file() else None,
     )
 
@@ -82,7 +61,7 @@ def check_shapes(adapter: AdapterShape, model: ModelShape) -> None:
             raise ModelError(
                 f"Adapter {adapter.name} belongs to another model: its {layer} is {shape[0]} x {shape[1]}, "
                 f"{model.name}'s is {theirs}.",
-                fix=f"Serve it on its own base: adaptft serve {adapter.base_model or adapter.path}",
+                fix=f"Take its own base: {adapter.base_model or 'see its adapter_config.json'}",
             )
 
 
@@ -95,8 +74,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     kind = config.get("peft_type") if isinstance(config, dict) else None
     if kind != "LORA" or not isinstance(config.get("r"), int):
         raise ModelError(
-            f"The adapter in {folder} is of type {kind}; only LoRA adapters are served.",
-            fix=f"Merge it: adaptft export --adapters {folder} --format merged, then serve the result.",
+            f"The adapter in {folder} is of type {kind}; only LoRA adapters are supported.",
+            fix=f"Merge it: adaptft export --adapters {folder} --format merged, then use the result.",
         )
     return dict(config)
 
