@@ -39,11 +39,12 @@ def estimate_speed(work: Workload, gpu: Gpu | None, total_steps: int) -> SpeedEs
     if gpu is None or row is None:
         return None
     rates = _rates(row, gpu, work)
-    micro = _micro_step_seconds(work, rates)
-    step = micro * work.batch.gradient_accumulation_steps + _optimizer_seconds(work, rates)
+    steps = work.batch.gradient_accumulation_steps
+    step = _micro_step_seconds(work, rates) * steps + _accumulation_seconds(work, rates) * (steps - 1)
+    step += _optimizer_seconds(work, rates)
     tokens = work.batch.global_batch_size * work.batch.max_length
     flops = training_flops(work.model, work.method.train_type) * work.batch.micro_batch_tokens
-    mfu = flops * work.batch.gradient_accumulation_steps / step / (_peak(row, work) * 1e12)
+    mfu = flops * steps / step / (_peak(row, work) * 1e12)
     return SpeedEstimate(step_seconds=step, tokens_per_second=tokens / step, mfu=mfu, total_seconds=step * total_steps)
 
 
@@ -98,6 +99,13 @@ def _dequantising_seconds(work: Workload, rates: _Rates) -> float:
     if work.method.base_storage != "nf4":
         return 0.0
     return NF4_PASSES * weights_bytes(work.model, work.precision, work.method) / rates.memory_bytes
+
+
+def _accumulation_seconds(work: Workload, rates: _Rates) -> float:
+    """Adding a micro-batch's gradients to those before: two reads and a write; adapters are small."""
+    if work.method.train_type != "full":
+        return 0.0
+    return 3 * weights_bytes(work.model, work.precision, work.method) / rates.memory_bytes
 
 
 def _optimizer_seconds(work: Workload, rates: _Rates) -> float:
