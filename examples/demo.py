@@ -1,6 +1,6 @@
 """The whole way on a small model, by the commands that a person would type: plan, train, evaluate, export, serve, ask.
 
-python examples/demo.py [--steps 40] [--output demo-output]
+python examples/demo.py [--steps 24] [--output demo-output]
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ def main() -> None:
     adaptft("plan", "--model", MODEL, "--train_type", "lora", "--max_steps", options.steps)
     adaptft(
         "train", "--model", MODEL, "--train_type", "lora", "--max_steps", options.steps, "--learning_rate", "1e-3",
-        "--max_length", "512", "--output_dir", run, "--overwrite_output_dir", "true",
+        "--max_length", "512", "--global_batch_size", "2", "--split_dataset_ratio", "0.02", "--output_dir", run,
+        "--overwrite_output_dir", "true",
     )  # fmt: skip
     adaptft(
         "export", "--format", options.format, "--adapters", run, "--output_dir", export,
         "--overwrite_output_dir", "true",
     )  # fmt: skip
-    adaptft("eval", "--model", MODEL, "--adapters", run, "--exports", export, "--max_rows", "64", "--output", report)
+    adaptft("eval", "--model", MODEL, "--adapters", run, "--exports", export, "--max_rows", "16", "--output", report)
     serve_and_ask(export)
 
     print(f"\nDone in {time.monotonic() - start:.0f} s.")
@@ -49,8 +50,8 @@ def main() -> None:
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", default="40", help="optimizer steps (40)")
-    parser.add_argument("--format", default="merged", help="export format (merged)")
+    parser.add_argument("--steps", default="24", help="optimizer steps (24)")
+    parser.add_argument("--format", default="fp8", help="export format (fp8)")
     parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder of the results")
     return parser.parse_args()
 
