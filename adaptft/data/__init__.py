@@ -1,11 +1,11 @@
 """Reading, rendering, tokenising and packing training data.
 
 Files, folders and hub ids -> ``resolve`` -> raw rows -> ``detect`` -> conversations -> the model's own
-chat template with a loss mask -> token ids, cached -> ``split``, ``fit_rows``, ``pack`` -> batches.
+chat template with a loss mask -> token ids, cached -> ``split``, ``fit_rows``, ``pack``.
+Tensors are made of them in ``training.batches``.
 """
 
 from adaptft.data.builtin_rows import builtin
-from adaptft.data.collating import collate_packs, collate_rows, document_boundaries
 from adaptft.data.fitting import fit_rows, split
 from adaptft.data.loading import tokenize
 from adaptft.data.packing import pack
@@ -18,10 +18,7 @@ __all__ = [
     "RenderedSample",
     "TokenizedData",
     "builtin",
-    "collate_packs",
-    "collate_rows",
     "describe_rejected",
-    "document_boundaries",
     "fit_rows",
     "pack",
     "report_lines",

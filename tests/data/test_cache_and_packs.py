@@ -177,41 +177,6 @@ def test_packs_of_rows_that_were_cut_or_held_out_are_their_own(read):
     assert total == tokenized.shape.num_tokens
 
 
-def test_rows_are_padded_with_mask_positions_and_labels():
-    batch = data.collate_rows(
-        [{"input_ids": [5, 6, 7], "trained": [False, True, True]}, {"input_ids": [8], "trained": [True]}],
-        9,
-        multiple_of=4,
-    )
-    assert batch["input_ids"].tolist() == [[5, 6, 7, 9], [8, 9, 9, 9]]
-    assert batch["attention_mask"].tolist() == [[1, 1, 1, 0], [1, 0, 0, 0]]
-    assert batch["labels"].tolist() == [[-100, 6, 7, -100], [-100] * 4]
-    assert batch["position_ids"].tolist() == [[0, 1, 2, 2], [0, 0, 0, 0]]
-
-
-def test_packs_give_the_boundaries_that_variable_length_attention_takes():
-    import torch
-
-    packs = [
-        {"input_ids": [5, 6, 7], "labels": [-100, 6, -100], "position_ids": [0, 1, 0]},
-        {"input_ids": [8, 8, 8, 8], "labels": [-100, 8, 8, 8], "position_ids": [0, 1, 2, 3]},
-    ]
-    batch = data.collate_packs(packs, 9, length=5)
-    assert batch["input_ids"].tolist() == [[5, 6, 7, 9, 9], [8, 8, 8, 8, 9]]
-    assert batch["labels"].tolist() == [[-100, 6, -100, -100, -100], [-100, 8, 8, 8, -100]]
-    assert batch["position_ids"].tolist() == [[0, 1, 0, 0, 1], [0, 1, 2, 3, 0]]
-    assert batch["cu_seq_lens"].tolist() == [0, 2, 3, 5, 9, 10]
-    assert batch["cu_seq_lens"].dtype == torch.int32
-    assert batch["max_seq_len"] == 4
-
-
-def test_a_sequence_begins_a_document_even_where_its_positions_do_not():
-    import torch
-
-    boundaries, longest = data.document_boundaries(torch.tensor([[3, 4, 0, 1], [2, 3, 4, 5]]))
-    assert (boundaries.tolist(), longest) == ([0, 2, 4, 8], 4)
-
-
 def test_arrow_offsets_measure_rows_through_selections(read):
     from adaptft.data.tables import row_lengths, trained_counts
 
