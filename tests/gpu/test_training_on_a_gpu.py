@@ -1,0 +1,77 @@
+"""Every way to train that only a GPU has, through the real policy, on a tiny model: the loss falls, near FP32's."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from adaptft import data, models, plan_training, probe, shapes, training
+from adaptft.reports import RunReport
+from adaptft.requests import TrainRequest
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+# name: (wishes, largest relative distance of the first loss from FP32's)
+WAYS: dict[str, tuple[dict[str, Any], float]] = {
+    "fp32 lora": ({"train_type": "lora", "torch_dtype": "float32"}, 1e-3),
+    "bf16 lora": ({"train_type": "lora", "torch_dtype": "bfloat16"}, 0.01),
+    "fp16 lora, loss scaling": ({"train_type": "lora", "torch_dtype": "float16"}, 0.01),
+    "fp8 lora": ({"train_type": "lora", "fp8": True}, 0.02),
+    "bf16 lora, padded rows": ({"train_type": "lora", "torch_dtype": "bfloat16", "packing": False}, 0.01),
+    "bf16 lora, every layer checkpointed": ({"train_type": "lora", "gradient_checkpointing": True}, 0.01),
+    "qlora": ({"train_type": "qlora"}, 0.1),
+    "full, fp32 weights": ({"train_type": "full"}, 0.01),
+    "full, bf16 weights": ({"train_type": "full", "torch_dtype": "bfloat16"}, 0.01),
+    "full, 8-bit states": ({"train_type": "full", "torch_dtype": "bfloat16", "optim": "adamw_8bit"}, 0.01),
+    "full, paged 8-bit states": ({"train_type": "full", "optim": "paged_adamw_8bit"}, 0.01),
+    "bf16 lora, compiled": ({"train_type": "lora", "torch_compile": True}, 0.01),
+}
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
+    words = ("apple", "pear", "plum", "fig", "lime", "date")
+    lines = [{"instruction": f"Say {word} {n}.", "output": f"{word} {n}"} for word in words for n in range(40)]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+def train(model: Path, rows: Path, output: Path, **wishes: Any) -> RunReport:
+    request = TrainRequest(
+        model=str(model), dataset=(str(rows),), max_steps=8, learning_rate=2e-3, global_batch_size=4, max_length=256,
+        report_to=("none",), **({"torch_compile": False} | wishes),
+    )  # fmt: skip
+    tokenized = data.tokenize(data.DataSettings(sources=request.dataset), models.load_tokenizer(model))
+    shape = shapes.model_shape(models.read_config(str(model)), "tiny")
+    return training.train(plan_training(probe(), shape, tokenized.shape, request), output)
+
+
+@pytest.fixture(scope="module")
+def exact(tiny_qwen2: Path, rows: Path, tmp_path_factory: pytest.TempPathFactory) -> float:
+    """The loss of the first step in FP32, packed, with a mask: what all others stand beside."""
+    wishes = {"train_type": "lora", "torch_dtype": "float32", "attn_impl": "sdpa"}
+    return train(tiny_qwen2, rows, tmp_path_factory.mktemp("exact") / "run", **wishes).steps[0].loss
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_loss_begins_where_fp32_does_and_falls(
+    way: str, exact: float, tiny_qwen2: Path, rows: Path, tmp_path: Path
+) -> None:
+    wishes, distance = WAYS[way]
+    report = train(tiny_qwen2, rows, tmp_path / "run", **wishes)
+    losses = [step.loss for step in report.steps]
+    if wishes.get("packing") is not False:  # other rows stand in a step of padded rows
+        assert losses[0] == pytest.approx(exact, rel=distance)
+    assert all(map(math.isfinite, losses))
+    assert losses[-1] < losses[0]
+    assert report.peak_memory is not None
+    assert report.peak_memory.measured > 0
