@@ -29,12 +29,15 @@ RUNS: dict[str, tuple[str, ...]] = {
 
 def main() -> None:
     options = read_options()
-    machine = json.loads(adaptft("probe", "--json"))
-    runs = {name: run(name, options) for name in options.runs}
-    for name, result in runs.items():
-        print(line(name, result))
-    record = {"date": datetime.date.today().isoformat(), "machine": machine, "runs": runs}
-    options.out.write_text(json.dumps(record, indent=1) + "\n")
+    record: dict[str, Any] = {
+        "date": datetime.date.today().isoformat(),
+        "machine": json.loads(adaptft("probe", "--json")),
+    }
+    record["runs"] = {}
+    for name in options.runs:
+        record["runs"][name] = run(name, options)
+        print(line(name, record["runs"][name]), flush=True)
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def read_options() -> argparse.Namespace:
