@@ -114,7 +114,7 @@ def _ways_out(setting: Setting) -> Iterator[Rejected]:
         fitting = [candidate for found in _attempts(lean) for candidate in found if candidate.fits]
         if fitting:
             need = min(candidate.memory.needed_bytes for candidate in fitting)
-            yield Rejected(f"way out: {words}", f"fits, needs {format_bytes(need)}")
+            yield Rejected(words, f"fits, needs {format_bytes(need)}", is_way_out=True)
 
 
 def _leaner_requests(setting: Setting) -> Iterator[tuple[str, TrainRequest]]:
