@@ -29,10 +29,8 @@ def choose_max_length(model: ModelShape, dataset: DatasetShape, request: TrainRe
                 f"max_length {request.max_length} is beyond the {limit} positions of {model.name}.",
                 fix=f"Use --max_length {limit} or less.",
             )
-        return (
-            request.max_length,
-            f"{request.max_length} tokens, as asked for{_too_long(request.max_length, dataset, request)}",
-        )
+        longer = _too_long(request.max_length, dataset, request)
+        return request.max_length, f"{request.max_length} tokens, as asked for{longer}"
     if dataset.assumed:
         return min(LONGEST, limit), f"{min(LONGEST, limit)} tokens, the data not being measured"
     length = SHORTEST

@@ -76,7 +76,7 @@ def _share(row: GpuModel, gpu: Gpu) -> float:
 
 def _rates(row: GpuModel, gpu: Gpu, work: Workload) -> _Rates:
     peak = _peak(row, work)
-    measured = row.matmul_tflops if work.precision.compute in ("bf16", "fp8") else None
+    measured = row.matmul_tflops if work.precision.compute != "fp32" else None
     share = _share(row, gpu)
     matmul = (measured * 0.94 if measured else peak * PEAK_SHARE) * 1e12 * share
     return _Rates(matmul_flops=matmul, memory_bytes=row.memory_gb_per_second * 1e9 * 0.88 * share)
