@@ -244,10 +244,11 @@ class CostEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """An option that was weighed and not taken."""
+    """An option that was weighed and not taken; ``is_way_out`` marks a leaner wish that would fit."""
 
     option: str
     reason: str
+    is_way_out: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

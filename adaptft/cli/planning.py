@@ -12,6 +12,7 @@ from adaptft.facts import DatasetShape, Machine, ModelShape
 from adaptft.parsing import Parsed
 from adaptft.plans import TrainPlan
 from adaptft.requests import Hub, TrainRequest
+from adaptft.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 BYTES_PER_TOKEN = 4
 TOKENS_PER_ROW = 256
 ASSUMED_ROWS = 10_000
-# how the policy names an option that would fit
-WAY_OUT = "way out: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,18 +91,17 @@ def refuse_unfit(plan: TrainPlan) -> None:
     """Stop where the plan does not fit.
 
     Raises:
-        DoesNotFit: names the closest option and what it lacks.
+        DoesNotFit: names the first way out, or how much the leanest plan lacks.
     """
     if plan.fits:
         return
     method = plan.decisions.method.value.train_type
-    ways = [rejected for rejected in plan.rejected if rejected.option.startswith(WAY_OUT)]
-    if ways:
-        fix = f"Way out: {ways[0].option.removeprefix(WAY_OUT)} ({ways[0].reason})."
-    elif plan.rejected:
-        fix = f"Take a smaller model. The closest was {plan.rejected[0].option}: it {plan.rejected[0].reason}."
+    way = next((rejected for rejected in plan.rejected if rejected.is_way_out), None)
+    need, free = format_bytes(plan.memory.needed_bytes), format_bytes(plan.memory.capacity_bytes)
+    if way is not None:
+        fix = f"Way out: {way.option} ({way.reason})."
     else:
-        fix = "Take a smaller model."
+        fix = f"Take a smaller model: the leanest plan needs {need}, and {free} are free."
     raise DoesNotFit(f"{plan.model.name} with train_type {method} does not fit this machine.", fix=fix)
 
 

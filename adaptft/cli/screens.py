@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from adaptft.cli.words import dataset_words, decision_words, machine_words, model_words
-from adaptft.plans import Decision, MemoryEstimate, TrainPlan
+from adaptft.plans import Decision, MemoryEstimate, Rejected, TrainPlan
 from adaptft.reports import Comparison, RunReport
 from adaptft.units import format_bytes, format_seconds
 
@@ -47,7 +47,10 @@ def render_plan(plan: TrainPlan, notes: Iterable[str] = ()) -> RenderableType:
     """The plan as a page: inputs, decisions with their reasons, memory, speed, what was not taken."""
     sections: list[RenderableType] = [_title(plan), _inputs(plan), _decisions(plan), _memory(plan.memory)]
     sections += [_estimates(plan)] if plan.speed or plan.cost else []
-    sections += [_rejected(plan)] if plan.rejected else []
+    tried = [rejected for rejected in plan.rejected if not rejected.is_way_out]
+    ways = [rejected for rejected in plan.rejected if rejected.is_way_out]
+    sections += [_options("Not taken" if plan.fits else "Tried", tried)] if tried else []
+    sections += [_options("Ways out", ways)] if ways else []
     notes = tuple(notes)
     sections += [_remarks("!", plan.warnings)] if plan.warnings else []
     sections += [_remarks("-", notes)] if notes else []
@@ -175,9 +178,9 @@ def _list(rows: Iterable[tuple[str, str]]) -> Table:
     return table
 
 
-def _rejected(plan: TrainPlan) -> Group:
-    lines = [Text.assemble((rejected.option, "italic"), f": {rejected.reason}") for rejected in plan.rejected]
-    return Group(Text("Not taken", "bold"), *(Padding(line, (0, 0, 0, 2)) for line in lines))
+def _options(heading: str, options: Iterable[Rejected]) -> Group:
+    lines = [Text.assemble((option.option, "italic"), f": {option.reason}") for option in options]
+    return Group(Text(heading, "bold"), *(Padding(line, (0, 0, 0, 2)) for line in lines))
 
 
 def _remarks(mark: str, remarks: Iterable[str]) -> Table:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from adaptft.facts import DatasetShape, Machine, ModelShape
+from adaptft.facts import DatasetShape, Gpu, Machine, ModelShape
 from adaptft.plans import (
     Attention,
     Batch,
@@ -25,7 +25,7 @@ from adaptft.units import format_bytes, format_count
 
 def machine_words(machine: Machine) -> str:
     """``2 x NVIDIA L4 (22.0 GiB, 21.7 free), 16 cores, 64.0 GiB memory``."""
-    boards = Counter((gpu.name, gpu.memory_total_bytes, gpu.memory_free_bytes) for gpu in machine.gpus)
+    boards = Counter((gpu_words(gpu), gpu.memory_total_bytes, gpu.memory_free_bytes) for gpu in machine.gpus)
     gpus = [
         f"{f'{count} x ' if count > 1 else ''}{name} ({format_bytes(total)}, {format_bytes(free)} free)"
         for (name, total, free), count in boards.items()
@@ -33,6 +33,11 @@ def machine_words(machine: Machine) -> str:
     memory = machine.memory.limit_bytes or machine.memory.total_bytes
     host = f"{machine.cpu.usable_cores:g} cores, {format_bytes(memory)} memory"
     return ", ".join([*(gpus or ["no GPU"]), host])
+
+
+def gpu_words(gpu: Gpu) -> str:
+    """The board's name; of a MIG slice its profile too."""
+    return f"MIG slice {gpu.mig.profile} of {gpu.mig.parent}" if gpu.mig else gpu.name
 
 
 def model_words(model: ModelShape) -> str:
@@ -80,16 +85,28 @@ def _placement(value: Placement) -> str:
     gpus = ", ".join(map(str, value.gpu_indices))
     if value.strategy == "single":
         return f"GPU {gpus}"
-    return f"{value.strategy.replace('_', ' ')} over GPUs {gpus}"
+    return f"{value.strategy.replace('_', ' ')} over GPUs {_runs(value.gpu_indices)}"
+
+
+def _runs(numbers: tuple[int, ...]) -> str:
+    """``0-7`` for eight in a row, else all of them."""
+    first, last = numbers[0], numbers[-1]
+    if len(numbers) > 2 and numbers == tuple(range(first, last + 1)):
+        return f"{first}-{last}"
+    return ", ".join(map(str, numbers))
 
 
 def _batch(value: Batch) -> str:
-    ranks = f" x {value.data_parallel_size} GPUs" if value.data_parallel_size > 1 else ""
+    factors = [str(value.micro_batch_size)]
+    if value.gradient_accumulation_steps > 1:
+        factors.append(f"{value.gradient_accumulation_steps} accumulated")
+    if value.data_parallel_size > 1:
+        factors.append(f"{value.data_parallel_size} GPUs")
+    product = f"{' x '.join(factors)} = " if len(factors) > 1 else ""
+    noun = "sequence" if value.global_batch_size == 1 else "sequences"
+    length = f"of {value.max_length} tokens" if value.packing else f"of at most {value.max_length} tokens"
     kind = "packed" if value.packing else "not packed"
-    return (
-        f"{value.micro_batch_size} x {value.gradient_accumulation_steps} steps{ranks} = {value.global_batch_size} "
-        f"sequences of {value.max_length} tokens, {kind}"
-    )
+    return f"{product}{value.global_batch_size} {noun} {length}, {kind}"
 
 
 def _checkpointing(value: Checkpointing) -> str:
@@ -99,14 +116,14 @@ def _checkpointing(value: Checkpointing) -> str:
 
 
 def _attention(value: Attention) -> str:
-    return {"varlen": "variable-length kernel", "sdpa": "SDPA, block mask", "eager": "plain matmuls"}[
+    return {"varlen": "variable-length kernel", "sdpa": "SDPA with a mask", "eager": "plain matmuls"}[
         value.implementation
     ]
 
 
 def _loss(value: LossKernel) -> str:
     return (
-        f"head and loss fused, {value.chunk_tokens} tokens at a time"
+        f"head and loss fused, at most {value.chunk_tokens} tokens at a time"
         if value.kernel == "chunked"
         else "all logits at once"
     )

@@ -29,36 +29,64 @@ def choose_max_length(model: ModelShape, dataset: DatasetShape, request: TrainRe
                 f"max_length {request.max_length} is beyond the {limit} positions of {model.name}.",
                 fix=f"Use --max_length {limit} or less.",
             )
-        return request.max_length, f"{request.max_length} tokens, as asked for"
+        longer = _too_long(request.max_length, dataset, request)
+        return request.max_length, f"{request.max_length} tokens, as asked for{longer}"
     if dataset.assumed:
         return min(LONGEST, limit), f"{min(LONGEST, limit)} tokens, the data not being measured"
     length = SHORTEST
     while length < min(dataset.longest_row_tokens, LONGEST):
         length *= 2
     length = min(length, limit)
-    held = "holds" if length >= dataset.longest_row_tokens else "does not hold"
-    return length, f"{length} tokens, which {held} the longest row ({dataset.longest_row_tokens})"
+    longer = _too_long(length, dataset, request)
+    return length, f"{length} tokens{longer or f' hold the longest row ({dataset.longest_row_tokens})'}"
 
 
-def global_batch(
-    dataset: DatasetShape, ratio: float, max_length: int, packing: bool, data_parallel: int, request: TrainRequest
-) -> tuple[int, str]:
-    """Sequences of an optimizer step: as asked for, or 16, or fewer where the run would have under 100 steps."""
-    micro, accumulation = request.per_device_train_batch_size, request.gradient_accumulation_steps
-    if request.global_batch_size:
-        return request.global_batch_size, f"global batch {request.global_batch_size}, as asked for"
-    if micro and accumulation:
-        total = micro * accumulation * data_parallel
-        return total, f"{micro} x {accumulation} x {data_parallel} GPUs, as asked for"
+_SHORTENED = {"delete": "left out", "left": "cut on the left", "right": "cut on the right", "split": "split"}
+
+
+def _too_long(length: int, dataset: DatasetShape, request: TrainRequest) -> str:
+    if dataset.assumed or dataset.longest_row_tokens <= length:
+        return ""
+    return f"; longer rows (up to {dataset.longest_row_tokens}) are {_SHORTENED[request.truncation_strategy]}"
+
+
+def wanted_sequences(dataset: DatasetShape, ratio: float, max_length: int, packing: bool, request: TrainRequest) -> int:
+    """Sequences that an optimizer step should see on any machine: 16, or fewer where the data is small."""
     epochs = request.num_train_epochs if request.num_train_epochs is not None else EPOCHS
     sequences = num_sequences(dataset, ratio, max_length, packing) * max(epochs, 1)
     wanted = 1
     while wanted * 2 <= min(MOST_SEQUENCES, sequences / FEWEST_STEPS):
         wanted *= 2
+    return wanted
+
+
+def can_share(ranks: int, wanted: int, request: TrainRequest) -> bool:
+    """True where each of ``ranks`` GPUs gets a share of a step that is as the user wants it, or holds ``wanted``."""
+    micro, accumulation = request.per_device_train_batch_size, request.gradient_accumulation_steps
+    if request.global_batch_size:
+        unit = (micro or 1) * (accumulation or 1) * ranks
+        return request.global_batch_size == unit if micro and accumulation else request.global_batch_size % unit == 0
+    return bool(micro and accumulation) or ranks <= wanted
+
+
+def global_batch(wanted: int, data_parallel: int, request: TrainRequest) -> tuple[int, str]:
+    """Sequences of an optimizer step: as asked for, or ``wanted``, rounded up to what all GPUs take at a time."""
+    micro, accumulation = request.per_device_train_batch_size, request.gradient_accumulation_steps
+    if request.global_batch_size:
+        return request.global_batch_size, f"{_sequences(request.global_batch_size)} a step, as asked for"
+    if micro and accumulation:
+        ranks = f" x {data_parallel} GPUs" if data_parallel > 1 else ""
+        return micro * accumulation * data_parallel, f"{micro} x {accumulation}{ranks}, as asked for"
     unit = (micro or accumulation or 1) * data_parallel
     total = ceil(wanted / unit) * unit
-    why = "16 sequences a step" if wanted == MOST_SEQUENCES else "fewer than 16, so that the run has 100 steps"
-    return total, f"global batch {total} ({why})"
+    why = f"{_sequences(wanted)} a step on any GPU"
+    if wanted < MOST_SEQUENCES:
+        why = f"{_sequences(wanted)} a step: with more, this little data would not last {FEWEST_STEPS} steps"
+    return total, why + (f"; {total}, so that it divides evenly" if total != wanted else "")
+
+
+def _sequences(count: int) -> str:
+    return f"{count} sequence{'s' * (count != 1)}"
 
 
 def batches(total: int, max_length: int, packing: bool, data_parallel: int, request: TrainRequest) -> Iterator[Batch]:

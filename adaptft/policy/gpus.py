@@ -1,9 +1,10 @@
 """Known GPUs: what a table can say of a card that is not here.
 
 A probe beats this table wherever both speak: boards are modified, capped and cut. Peaks are dense, tensor rates
-with FP32 accumulation (what training uses); ``matmul_tflops`` is the best bf16 matmul anyone measured on the
-card, a better ceiling than the peak. Memory is what torch reports as total, before CUDA's context. Facts from
-vendors' datasheets and public prints; prices per hour, on demand, as seen in 2026: a default to override.
+with FP32 accumulation (what training uses); ``matmul_tflops`` is the best 16-bit matmul anyone measured on the
+card, a better ceiling than the peak (T4: 24, which its 70 W sustain, forums.developer.nvidia.com/t/264462).
+Memory is what torch reports as total, before CUDA's context. Facts from vendors' datasheets and public prints;
+prices per hour, on demand, as seen in 2026: a default to override.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _ROWS = (
     GpuModel("v100-32g", ("Tesla V100-SXM2-32GB", "Tesla V100-SXM2-32GB-LS"), (7, 0), 80, 31.74, 900, 15.7, 0, 125, 0, 0, 300, None, None),
     GpuModel("v100-pcie-16g", ("Tesla V100-PCIE-16GB",), (7, 0), 80, 15.78, 900, 14, 0, 112, 0, 0, 0, None, 0.55),
     GpuModel("v100-pcie-32g", ("Tesla V100-PCIE-32GB",), (7, 0), 80, 31.74, 900, 14, 0, 112, 0, 0, 0, None, None),
-    GpuModel("t4", ("Tesla T4",), (7, 5), 40, 14.75, 320, 8.1, 0, 65, 0, 0, 0, None, 0.59),
+    GpuModel("t4", ("Tesla T4",), (7, 5), 40, 14.75, 320, 8.1, 0, 65, 0, 0, 0, 24, 0.59),
     GpuModel("a100-40g", ("NVIDIA A100-SXM4-40GB", "A100-SXM4-40GB"), (8, 0), 108, 39.59, 1555, 19.5, 156, 312, 312, 0, 600, 271.2, 1.29),
     GpuModel("a100-80g", ("NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM-80GB", "NVIDIA PG509-210"), (8, 0), 108, 79.25, 2039, 19.5, 156, 312, 312, 0, 600, 271.2, 1.89),
     GpuModel("a100-pcie-40g", ("NVIDIA A100-PCIE-40GB", "A100-PCIE-40GB"), (8, 0), 108, 39.39, 1555, 19.5, 156, 312, 312, 0, 600, 252.9, 1.48),

@@ -7,7 +7,7 @@ from adaptft.facts import Gpu, ModelShape, Software
 from adaptft.plans import Attention, Compile, Decision, LossKernel, Precision
 from adaptft.policy.architectures import capabilities
 from adaptft.requests import TrainRequest
-from adaptft.units import MiB
+from adaptft.units import MiB, format_bytes
 
 SOFTCAPPED_FAMILIES = frozenset({"gemma2"})
 """Families that cap attention scores, which neither fused kernel does."""
@@ -35,10 +35,10 @@ def choose_attention(
             f"{model.model_type} caps its attention scores, which no fused kernel does",
         )
     if obstacle:
-        return Decision(Attention(implementation="sdpa"), f"{obstacle}; a mask keeps documents apart")
-    return Decision(
-        Attention(implementation="varlen"), "torch's variable-length kernel: attention inside each document, no mask"
-    )
+        return Decision(
+            Attention(implementation="sdpa"), obstacle + ("; a mask keeps the rows of a pack apart" if packing else "")
+        )
+    return Decision(Attention(implementation="varlen"), "attention inside each row of a pack, without a mask")
 
 
 def _varlen_obstacle(gpu: Gpu | None, model: ModelShape, precision: Precision, packing: bool) -> str | None:
@@ -59,7 +59,8 @@ def choose_loss(model: ModelShape) -> Decision[LossKernel]:
     """Always chunked; a chunk of logits takes at most 512 MiB in 16 bit."""
     rows = LOGITS_CHUNK_BYTES // (2 * model.vocab_size)
     rows = min(max(rows // 256 * 256, SMALLEST_CHUNK), LARGEST_CHUNK)
-    reason = f"head and cross-entropy {rows} tokens at a time: the logits of {model.vocab_size} words never exist whole"
+    size = format_bytes(2 * rows * model.vocab_size)
+    reason = f"so the logits of {model.vocab_size} words take {size} at most in 16 bit, however long the micro-batch"
     return Decision(LossKernel(kernel="chunked", chunk_tokens=rows), reason)
 
 
@@ -72,7 +73,7 @@ def choose_compile(gpu: Gpu | None, model: ModelShape, software: Software, reque
         return Decision(Compile(enabled=False), obstacle)
     return Decision(
         Compile(enabled=True),
-        "each decoder layer compiled: 1.4 times the speed and less memory, for some seconds at the start",
+        "up to 1.4 times the speed and less memory, for some seconds at the start",
     )
 
 

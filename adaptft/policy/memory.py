@@ -74,17 +74,18 @@ def estimate_memory(work: Workload, capacity_bytes: int, *, on_gpu: bool) -> Mem
     logits = _logits_bytes(work)
     backward = _backward_transients(work)
     accumulates = work.batch.gradient_accumulation_steps > 1
-    early_gradients = trained.gradients if accumulates else 0
-    moments: dict[Literal["forward", "backward", "optimizer"], tuple[int, int, int, int]] = {
-        # moment: (gradients, activations, logits, workspace)
-        "forward": (early_gradients, activations, logits, 0),
-        "backward": (early_gradients, activations, 0, backward),
-        "optimizer": (trained.gradients, 0, 0, _optimizer_workspace(work)),
+    copies, buckets = _compute_copies(work), _bucket_bytes(work, trained)
+    early_gradients = buckets + (trained.gradients if accumulates else 0)
+    moments: dict[Literal["forward", "backward", "optimizer"], tuple[int, int, int, int, int]] = {
+        # moment: (16-bit copies of weights, gradients, activations, logits, workspace)
+        "forward": (copies, early_gradients, activations, logits, 0),
+        "backward": (copies, early_gradients, activations, 0, backward),
+        "optimizer": (0, buckets + trained.gradients, 0, 0, _optimizer_workspace(work)),
     }
     moment = max(moments, key=lambda name: sum(moments[name]))
-    gradients, activations, logits, workspace = moments[moment]
-    weights = weights_bytes(work.model, work.precision, work.method) + _compute_copies(work)
-    peak = weights + trained.adapters + trained.optimizer + sum(moments[moment])
+    copies, gradients, activations, logits, workspace = moments[moment]
+    weights = weights_bytes(work.model, work.precision, work.method) + copies
+    peak = trained.adapters + trained.optimizer + sum(moments[moment]) + weights - copies
     return MemoryEstimate(
         weights_bytes=weights,
         adapters_bytes=trained.adapters,
@@ -121,6 +122,14 @@ def _compute_copies(work: Workload) -> int:
     if work.method.train_type != "full" or work.precision.weights != "fp32" or work.precision.autocast == "fp32":
         return 0
     return 2 * work.model.num_parameters
+
+
+def _bucket_bytes(work: Workload, trained: _TrainedBytes) -> int:
+    """DistributedDataParallel's buckets: as large as all gradients, and there from the first step to the last.
+
+    Source: its option gradient_as_bucket_view, which would save them, is off where transformers makes it.
+    """
+    return trained.gradients if work.batch.data_parallel_size > 1 else 0
 
 
 def _is_converted(row: LinearShape, method: Method) -> bool:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Literal
 
 from adaptft.errors import RequestError
-from adaptft.facts import ModelShape
+from adaptft.facts import ModelShape, Software
 from adaptft.plans import Decision, Method, Precision
 from adaptft.policy.targets import Targets, kept_in_16_bit, resolve_targets
+from adaptft.policy.wishes import forbids_4_bit, has_bitsandbytes
 from adaptft.requests import TrainRequest, TrainType
 
 DEFAULT_RANK = 8
 DEFAULT_ALPHA_PER_RANK = 2.0
 
 
-def choose_train_type(request: TrainRequest) -> TrainType:
-    """What the user named; ``quant_bits 4`` with lora is qlora; lora where nothing is said.
+def choose_train_types(request: TrainRequest, software: Software) -> tuple[TrainType, ...]:
+    """What the user named; ``quant_bits 4`` with lora is qlora; where nothing is said lora, and qlora for less memory.
 
     Raises:
         RequestError: ``full`` together with a quantised base.
@@ -25,8 +26,11 @@ def choose_train_type(request: TrainRequest) -> TrainType:
             "A 4-bit base cannot be trained whole.", fix="Use --train_type qlora, or leave --quant_bits out."
         )
     if request.quant_bits:
-        return "qlora"
-    return request.train_type or "lora"
+        return ("qlora",)
+    if request.train_type:
+        return (request.train_type,)
+    lean = has_bitsandbytes(software) and not forbids_4_bit(request) and not request.fp8
+    return ("lora", "qlora") if lean else ("lora",)
 
 
 def choose_method(
@@ -60,9 +64,11 @@ def choose_method(
         use_dora=request.use_dora,
         skipped_modules=kept_in_16_bit(model),
     )
-    reason = f"{_STORAGE_REASONS[method.base_storage]}; rank {rank} on {targets.num_modules} linear layers"
+    asked = request.train_type or request.quant_bits
+    reason = "" if asked or train_type == "lora" else "a 16-bit base does not fit; "
+    reason += f"{_STORAGE_REASONS[method.base_storage]}; rank {rank} on {targets.num_modules} linear layers"
     reason += "".join(f"; {note}" for note in targets.notes)
-    return Decision(method, reason, "user" if request.train_type else "policy"), targets
+    return Decision(method, reason, "user" if asked or request.lora_rank else "policy"), targets
 
 
 def _full(precision: Precision) -> Decision[Method]:

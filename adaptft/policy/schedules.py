@@ -25,12 +25,21 @@ def held_out_ratio(dataset: DatasetShape, request: TrainRequest) -> tuple[float,
         return 0.0, "held-out rows come from val_dataset"
     if request.split_dataset_ratio is not None:
         return request.split_dataset_ratio, f"{request.split_dataset_ratio:.1%} of the rows held out, as asked for"
-    if "eval_strategy" in request.given and request.eval_strategy == "no":
+    if request.eval_strategy == "no":
         return 0.0, "no evaluation, as asked for"
-    if dataset.num_rows < FEWEST_ROWS_TO_SPLIT:
-        return 0.0, f"no rows held out: {dataset.num_rows} are too few to spare any"
-    ratio = min(HELD_OUT_RATIO, MOST_HELD_OUT / dataset.num_rows)
-    return ratio, f"{ratio:.1%} of the rows held out for evaluation"
+    few = dataset.num_rows < FEWEST_ROWS_TO_SPLIT
+    if few and (dataset.num_rows < 2 or not asks_for_evaluation(request)):
+        there = f"{dataset.num_rows} are" if dataset.num_rows > 1 else "1 is"
+        return 0.0, f"no rows held out: {there} too few to spare any"
+    ratio = min(max(HELD_OUT_RATIO, 1 / dataset.num_rows), MOST_HELD_OUT / dataset.num_rows)
+    return ratio, f"{ratio:.1%} of the rows held out for evaluation" + (", which is asked for" if few else "")
+
+
+def asks_for_evaluation(request: TrainRequest) -> bool:
+    """True where the user said when to evaluate; the default of ``eval_strategy`` says nothing."""
+    if request.eval_strategy == "no":
+        return False
+    return "eval_strategy" in request.given or request.eval_strategy == "epoch" or request.eval_steps is not None
 
 
 def num_sequences(dataset: DatasetShape, ratio: float, max_length: int, packing: bool) -> int:
@@ -60,7 +69,8 @@ def choose_schedule(
         save_steps=save_steps,
         logging_steps=request.logging_steps,
     )
-    said = "asked for" if request.max_steps else f"{epochs:g} passes of {per_epoch} steps"
+    passes = f"{epochs:g} pass{'es' * (epochs != 1)} of {per_epoch} step{'s' * (per_epoch != 1)}"
+    said = "asked for" if request.max_steps else passes
     return Decision(schedule, f"{said}; {why}", "user" if request.max_steps or request.num_train_epochs else "policy")
 
 
@@ -86,6 +96,8 @@ def choose_optimizer(method: Method, name: str, steps: int, request: TrainReques
         lr_scheduler_type=request.lr_scheduler_type,
         warmup_steps=ceil(ratio * steps),
     )
-    source: Source = "user" if request.learning_rate is not None or request.optim else "policy"
-    states = "states in 8 bit, since wider ones do not fit" if name != "adamw" and not request.optim else "fused AdamW"
+    wishes = (request.learning_rate, request.optim, request.weight_decay, request.warmup_ratio)
+    source: Source = "policy" if all(wish is None for wish in wishes) else "user"
+    states = "fused AdamW" if name == "adamw" else "states in 8 bit, since wider ones do not fit"
+    states = f"{name} asked for" if request.optim else states
     return Decision(optimizer, f"{states}; learning rate {rate:g} for {method.train_type}", source)

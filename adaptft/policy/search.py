@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from adaptft.facts import DatasetShape, Gpu, Machine, ModelShape
 from adaptft.plans import (
@@ -61,14 +61,13 @@ def settle(machine: Machine, model: ModelShape, dataset: DatasetShape, request: 
     Raises:
         RequestError, MachineError: wishes that this machine or model cannot meet.
     """
-    placement = place(machine, request)
-    chosen = [gpu for gpu in machine.gpus if gpu.index in placement.value.gpu_indices]
     held_out = schedules.held_out_ratio(dataset, request)
     packing = request.packing if request.packing is not None else True
     max_length, length_reason = batching.choose_max_length(model, dataset, request)
-    total, batch_reason = batching.global_batch(
-        dataset, held_out[0], max_length, packing, placement.value.data_parallel_size, request
-    )
+    wanted = batching.wanted_sequences(dataset, held_out[0], max_length, packing, request)
+    placement = place(machine, request, lambda ranks: batching.can_share(ranks, wanted, request))
+    chosen = [gpu for gpu in machine.gpus if gpu.index in placement.value.gpu_indices]
+    total, batch_reason = batching.global_batch(wanted, placement.value.data_parallel_size, request)
     packed = "rows packed" if packing else "rows not packed, as asked for"
     return Setting(
         machine=machine,
@@ -116,13 +115,19 @@ class Candidate:
 
     @property
     def in_words(self) -> str:
-        """``lora, bf16, micro_batch_size 2, 12 of 28 layers checkpointed``."""
+        """``lora, bf16, adamw, micro_batch_size 2, 12 of 28 layers checkpointed``."""
         method, checkpointing = self.decisions.method.value, self.decisions.checkpointing.value
         return (
             f"{method.train_type}, {method.base_storage}, {self.decisions.optimizer.value.name}, micro_batch_size "
-            f"{self.decisions.batch.value.micro_batch_size}, {checkpointing.layers} of {checkpointing.of} layers "
-            "checkpointed"
+            f"{self.decisions.batch.value.micro_batch_size}, {layers_in_words(checkpointing)} checkpointed"
         )
+
+
+def layers_in_words(checkpointing: Checkpointing) -> str:
+    """``12 of 28 layers``, or every or no layer."""
+    if checkpointing.layers in (0, checkpointing.of):
+        return "every layer" if checkpointing.layers else "no layer"
+    return f"{checkpointing.layers} of {checkpointing.of} layers"
 
 
 def candidates(
@@ -175,7 +180,7 @@ def _candidate(
         method=method,
         placement=setting.placement,
         batch=_batch_decision(setting, batch),
-        checkpointing=_checkpointing_decision(setting, layers),
+        checkpointing=_checkpointing_decision(setting, layers, fitting=True),
         attention=kernels.choose_attention(setting.gpu, model, precision.value, setting.packing, request),
         loss=kernels.choose_loss(model),
         optimizer=schedules.choose_optimizer(method.value, optimizer, schedule.value.max_steps, request),
@@ -183,24 +188,31 @@ def _candidate(
         compile=kernels.choose_compile(setting.gpu, model, setting.machine.software, request),
     )
     work = Workload(model=model, decisions=decisions, targets=targets)
+    memory = estimate_memory(work, setting.capacity_bytes, on_gpu=setting.gpu is not None)
+    checkpointing = _checkpointing_decision(setting, layers, fitting=fits(memory))
     return Candidate(
-        decisions=decisions,
-        memory=estimate_memory(work, setting.capacity_bytes, on_gpu=setting.gpu is not None),
+        decisions=replace(decisions, checkpointing=checkpointing),
+        memory=memory,
         speed=estimate_speed(work, setting.gpu, schedule.value.max_steps),
     )
 
 
 def _batch_decision(setting: Setting, batch: Batch) -> Decision[Batch]:
     request = setting.request
-    asked = request.per_device_train_batch_size or request.global_batch_size or request.gradient_accumulation_steps
-    return Decision(batch, setting.batch_reason, "user" if asked or request.packing is not None else "policy")
+    asked = (
+        request.per_device_train_batch_size, request.global_batch_size, request.gradient_accumulation_steps,
+        request.packing, request.max_length,
+    )  # fmt: skip
+    return Decision(batch, setting.batch_reason, "policy" if all(wish is None for wish in asked) else "user")
 
 
-def _checkpointing_decision(setting: Setting, layers: int) -> Decision[Checkpointing]:
+def _checkpointing_decision(setting: Setting, layers: int, *, fitting: bool) -> Decision[Checkpointing]:
     value = Checkpointing(layers=layers, of=setting.model.num_layers)
     if setting.request.gradient_checkpointing is not None:
         return Decision(value, "asked for", "user")
     free = format_bytes(setting.capacity_bytes)
+    if not fitting:
+        return Decision(value, f"even so, {free} free are too little")
     if layers == 0:
         return Decision(value, f"all activations fit into {free} free")
     return Decision(value, f"as few layers as {free} free allow; each runs its forward pass twice")

@@ -44,7 +44,7 @@ def estimate_speed(work: Workload, gpu: Gpu | None, total_steps: int) -> SpeedEs
     step += _optimizer_seconds(work, rates)
     tokens = work.batch.global_batch_size * work.batch.max_length
     flops = training_flops(work.model, work.method.train_type) * work.batch.micro_batch_tokens
-    mfu = flops * steps / step / (_peak(row, work) * 1e12)
+    mfu = flops * steps / step / (_peak(row, work) * 1e12 * _share(row, gpu))
     return SpeedEstimate(step_seconds=step, tokens_per_second=tokens / step, mfu=mfu, total_seconds=step * total_steps)
 
 
@@ -69,10 +69,15 @@ def _peak(row: GpuModel, work: Workload) -> float:
     return row.bf16_tflops
 
 
+def _share(row: GpuModel, gpu: Gpu) -> float:
+    """The part of the board's processors that a MIG slice has; 1 for a whole board."""
+    return 1.0 if gpu.mig is None or not gpu.sm_count else gpu.sm_count / row.sm_count
+
+
 def _rates(row: GpuModel, gpu: Gpu, work: Workload) -> _Rates:
     peak = _peak(row, work)
-    measured = row.matmul_tflops if work.precision.compute in ("bf16", "fp8") else None
-    share = 1.0 if gpu.mig is None or not gpu.sm_count else gpu.sm_count / row.sm_count
+    measured = row.matmul_tflops if work.precision.compute != "fp32" else None
+    share = _share(row, gpu)
     matmul = (measured * 0.94 if measured else peak * PEAK_SHARE) * 1e12 * share
     return _Rates(matmul_flops=matmul, memory_bytes=row.memory_gb_per_second * 1e9 * 0.88 * share)
 

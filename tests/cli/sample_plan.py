@@ -35,7 +35,7 @@ MACHINE = Machine(
     ),
     cpu=Cpu(model_name="AMD EPYC", architecture="x86_64", logical_cores=32, physical_cores=16, usable_cores=16),
     memory=HostMemory(total_bytes=128 * GiB, available_bytes=100 * GiB),
-    software=Software(python="3.11.7"),
+    software=Software(python="3.11.7", packages={"bitsandbytes": "0.50.2"}),
 )
 
 MODEL = ModelShape(

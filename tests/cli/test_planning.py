@@ -38,14 +38,20 @@ def test_a_plan_that_fits_is_not_refused():
 @pytest.mark.parametrize(
     ("rejected", "fix"),
     [
-        ([("lora, bf16", "needs 19 GiB"), ("way out: --train_type qlora", "fits, needs 9 GiB")], "--train_type qlora"),
-        ([("full, fp32", "needs 1219 GiB of 18 GiB free")], "Take a smaller model. The closest was full, fp32"),
-        ([], "Take a smaller model."),
+        (
+            [Rejected("lora, bf16", "needs 19 GiB"), Rejected("--train_type qlora", "fits, needs 9 GiB", True)],
+            "Way out: --train_type qlora (fits, needs 9 GiB).",
+        ),
+        (
+            [Rejected("full, fp32", "needs 1219 GiB of 18 GiB free")],
+            "Take a smaller model: the leanest plan needs 20.0 GiB, and 23.0 GiB are free.",
+        ),
+        ([], "Take a smaller model"),
     ],
 )
 def test_a_plan_that_does_not_fit_is_refused_with_the_way_out(rejected, fix):
     with pytest.raises(DoesNotFit, match=r"qwen2\.5-7b with train_type qlora does not fit") as caught:
-        refuse_unfit(dataclasses.replace(PLAN, fits=False, rejected=tuple(Rejected(*pair) for pair in rejected)))
+        refuse_unfit(dataclasses.replace(PLAN, fits=False, rejected=tuple(rejected)))
     assert fix in caught.value.fix
     assert caught.value.exit_code == 3
 

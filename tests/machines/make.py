@@ -105,6 +105,7 @@ def software(driver: str | None, driver_cuda: str | None) -> Software:
         "accelerate": "1.15.0", "datasets": "5.2.0", "safetensors": "0.8.0", "bitsandbytes": "0.50.2",
         "llmcompressor": "0.14.0.1", "compressed-tensors": "0.19.0", "gguf": "0.19.0", "openai": "3.57.0",
     }  # fmt: skip
+    packages |= {"triton": "3.7.0"} if cuda else {}  # a requirement of torch's CUDA wheels for Linux
     return Software(
         python="3.12.3",
         nvidia_driver=driver,
