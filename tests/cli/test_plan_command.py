@@ -2,6 +2,7 @@
 
 import json
 
+import models_factory
 import pytest
 
 from adaptft.cli.words import decision_words
@@ -74,6 +75,16 @@ def test_a_model_that_is_not_here_is_planned_with_estimated_data(plan):
     assert done.returncode == 0, done.stderr
     assert "(assumed, not measured)" in " ".join(done.stdout.split())
     assert "adaptft download qwen2.5-7b" in " ".join(done.stdout.split())
+
+
+def test_a_config_alone_is_planned_with_estimated_data(plan):
+    (plan.folder / "model").mkdir()
+    (plan.folder / "model" / "config.json").write_text(json.dumps(models_factory.config_of("tiny-qwen3")))
+    done = plan("--train_type", "lora", "--json", model="model")
+    assert done.returncode == 0, done.stderr
+    assert from_dict(TrainPlan, json.loads(done.stdout)).dataset.assumed
+    page = " ".join(plan("--train_type", "lora", model="model").stdout.split())
+    assert "estimated from its size: model has no tokenizer to measure it with" in page
 
 
 def test_what_does_not_fit_is_shown_and_ends_with_status_3(plan):
