@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from adaptft.kernels.frozen_fp8 import convert_frozen_linears, fits_fp8, quantize_rows, is_named
+from adaptft.kernels.frozen_fp8 import convert_frozen_linears, fits_fp8, is_named, quantize_rows
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 
