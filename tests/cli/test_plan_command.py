@@ -70,6 +70,14 @@ def test_the_page_shows_data_decisions_and_memory_and_nothing_is_written(plan):
     assert sorted(p.name for p in plan.folder.iterdir()) == ["machine.json", "rows.jsonl"]
 
 
+def test_text_in_the_loss_is_not_wrapped_in_a_pipe(plan):
+    answer = "2 + 3 = 5, " * 30 + "done"
+    row = {"instruction": "Add 2 and 3.", "output": answer}
+    (plan.folder / "rows.jsonl").write_text((json.dumps(row) + "\n") * 40)
+    done = plan("--train_type", "lora")
+    assert f'  "{answer}<|im_end|>"' in done.stdout.splitlines()
+
+
 def test_a_model_that_is_not_here_is_planned_with_estimated_data(plan):
     done = plan("--train_type", "qlora", model="qwen2.5-7b")
     assert done.returncode == 0, done.stderr
