@@ -45,8 +45,8 @@ def plan_here(parsed: Parsed[TrainRequest], machine: Machine) -> Planned:
     model = read_shape(request)
     folder = _folder_here(request)
     if folder is None:
-        note = f"The data is measured once the model is on this machine: adaptft download {request.model}"
-        return _planned(machine, model, estimate(sources(request), request.hub), None, parsed, note)
+        data = estimate(sources(request), request.hub)
+        return _planned(machine, model, data, None, parsed, _when_measured(request.model))
     tokenized = read_data(request, folder)
     return _planned(machine, model, tokenized.shape, tokenized, parsed)
 
@@ -174,6 +174,16 @@ def _folder_here(request: TrainRequest) -> Path | None:
     from adaptft.models.local import tokenizer_here
 
     return tokenizer_here(request.model, hub=request.hub, revision=request.revision)
+
+
+def _when_measured(model: str) -> str:
+    """When estimated data will be measured, for a model whose tokenizer is not here."""
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return f"The data is estimated from its size: {model} has no tokenizer to measure it with."
+    if path.is_file():
+        return "The data is estimated from its size; adaptft train converts the GGUF file and measures it."
+    return f"The data is measured once the model is on this machine: adaptft download {model}"
 
 
 def _planned(

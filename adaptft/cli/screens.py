@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -39,7 +39,7 @@ def show(renderable: RenderableType) -> None:
         screen.print(renderable)
         return
     with screen.capture() as capture:
-        screen.print(renderable)
+        screen.print(renderable, crop=False)
     sys.stdout.write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
 
 
@@ -61,7 +61,20 @@ def render_data(data: TokenizedData) -> RenderableType:
     """How the rows were understood, what was left out, and one of them with its loss mask."""
     from adaptft.data import report_lines, sample_text
 
-    return Padding(Group(*map(Text, report_lines(data.report)), sample_text(data.sample)), (0, 0, 1, 0))
+    return Group(*map(Text, report_lines(data.report)), _Unwrapped(sample_text(data.sample)), Text())
+
+
+class _Unwrapped:
+    """Text of the data: wrapped for a terminal, and in files and pipes line by line as it is."""
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        text = self._text.copy()
+        if not console.is_terminal:
+            text.no_wrap, text.overflow = True, "ignore"
+        yield text
 
 
 def render_run(plan: TrainPlan, report: RunReport, folder: Path) -> RenderableType:

@@ -59,9 +59,11 @@ def _rows(lines: Any, separator: str | None, path: Path, stream: TextIO) -> Iter
 
 
 def _header_lines(lines: Iterator[str]) -> list[str]:
-    """The lines of the header: more than one where a quoted name holds a line break."""
+    """The lines of the header, without blank ones before it: several where a quoted name holds a line break."""
     head: list[str] = []
     for line in lines:
+        if not head and not line.strip():
+            continue
         head.append(line)
         if "".join(head).count('"') % 2 == 0:
             break

@@ -127,13 +127,19 @@ def _is_faithful(answer: str, turn: Turn, template: ChatTemplate) -> bool:
 
 
 def _parts(turn: Turn, template: ChatTemplate) -> tuple[str | None, str]:
-    """Reasoning and answer of a turn, whether in fields of their own or between tags in the text."""
+    """Reasoning and answer of a turn, whether in fields of their own or between tags in the text.
+
+    Raises:
+        BadRow: the text opens reasoning and does not close it, which would be learned.
+    """
     tags = template.thinking
     if turn.reasoning:
         return turn.reasoning, turn.content
     before, end, after = turn.content.partition(tags.end)
     starts_with_tag = before.lstrip().startswith(tags.start)
     expects_reasoning = bool(tags.opened) or template.shows_reasoning
+    if starts_with_tag and expects_reasoning and not end:
+        raise BadRow("reasoning that is opened and never closed (a cut answer?)")
     if not end or not (starts_with_tag or (expects_reasoning and tags.start not in before)):
         return None, turn.content
     return before.lstrip().removeprefix(tags.start), after

@@ -84,20 +84,25 @@ def fits_fp8(linear: nn.Linear) -> bool:
     return linear.in_features % ALIGNMENT == 0 and linear.out_features % ALIGNMENT == 0
 
 
+def is_named(name: str, endings: Iterable[str]) -> bool:
+    """True where ``name`` is one of ``endings`` or ends with one at a dot: ``mlp.gate``, but not ``gate_proj``."""
+    return any(f".{name}".endswith(f".{ending}") for ending in endings)
+
+
 def convert_frozen_linears(model: nn.Module, skipped: Iterable[str] = ()) -> int:
     """Replace every frozen ``nn.Linear`` by its FP8 form, in place; -> how many.
 
     Adapters keep their own linears, since those are trained. ``skipped`` are names that stay in 16 bit
     (the head, routers); PEFT keeps the original of an adapted layer as ``NAME.base_layer``.
     """
-    skipped = set(skipped)
+    skipped = tuple(skipped)
     frozen = [
         name
         for name, module in model.named_modules()
         if type(module) is nn.Linear
         and not module.weight.requires_grad
         and fits_fp8(module)
-        and name.removesuffix(".base_layer").rsplit(".", 1)[-1] not in skipped
+        and not is_named(name.removesuffix(".base_layer"), skipped)
     ]
     for name in frozen:
         model.set_submodule(name, FrozenFp8Linear(model.get_submodule(name)))  # type: ignore[arg-type]

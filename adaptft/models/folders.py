@@ -46,13 +46,18 @@ def check_folder(folder: Path) -> None:
     check_tokenizer_files(folder)
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """True where ``folder`` holds the files of a tokenizer."""
+    return any(any(folder.glob(pattern)) for pattern in _TOKENIZERS)
+
+
 def check_tokenizer_files(folder: Path) -> None:
     """Check that ``folder`` holds a tokenizer: without one, transformers makes an empty one and says nothing.
 
     Raises:
         ModelError: there is none.
     """
-    if not any(any(folder.glob(pattern)) for pattern in _TOKENIZERS):
+    if not has_tokenizer(folder):
         raise ModelError(
             f"{folder} has no tokenizer (no {', '.join(_TOKENIZERS[:3])}).",
             fix="Copy the tokenizer files of the model that it was made from into the folder.",

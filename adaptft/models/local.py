@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from adaptft.models import catalog
+from adaptft.models.folders import has_tokenizer
 from adaptft.models.locating import locate, packaged_gguf
 from adaptft.requests import Hub
 
@@ -14,15 +15,15 @@ _FILES = ("tokenizer.json", "tokenizer_config.json")
 def tokenizer_here(model: str, *, hub: Hub | None = None, revision: str | None = None) -> Path | None:
     """The folder that holds the tokenizer of ``model``: a model folder, or one in the Hugging Face cache.
 
-    A model that an installed package brings is converted on the first call (seconds). GGUF files and
-    models in ModelScope's cache give None.
+    A model that an installed package brings is converted on the first call (seconds). GGUF files, models in
+    ModelScope's cache and folders without tokenizer files (a config.json is enough for a plan) give None.
 
     Raises:
         ModelError, OutputError: the packaged model cannot be converted.
     """
     folder = Path(model).expanduser()
     if folder.is_dir():
-        return folder
+        return folder if has_tokenizer(folder) else None
     if hub is None and packaged_gguf(model) is not None:
         return locate(model).path
     if hub == "modelscope" or folder.is_file():

@@ -55,8 +55,12 @@ def _varlen_obstacle(gpu: Gpu | None, model: ModelShape, precision: Precision, p
     return None if packing else "rows are not packed"
 
 
-def choose_loss(model: ModelShape) -> Decision[LossKernel]:
-    """Always chunked; a chunk of logits takes at most 512 MiB in 16 bit."""
+def choose_loss(model: ModelShape, *, adapts_head: bool = False) -> Decision[LossKernel]:
+    """Chunked, a chunk of logits taking at most 512 MiB in 16 bit; whole where the head carries an adapter."""
+    if adapts_head:
+        return Decision(
+            LossKernel(kernel="full"), "the head has an adapter, which the chunked loss would pass by: whole logits"
+        )
     rows = LOGITS_CHUNK_BYTES // (2 * model.vocab_size)
     rows = min(max(rows // 256 * 256, SMALLEST_CHUNK), LARGEST_CHUNK)
     size = format_bytes(2 * rows * model.vocab_size)

@@ -182,7 +182,7 @@ def _candidate(
         batch=_batch_decision(setting, batch),
         checkpointing=_checkpointing_decision(setting, layers, fitting=True),
         attention=kernels.choose_attention(setting.gpu, model, precision.value, setting.packing, request),
-        loss=kernels.choose_loss(model),
+        loss=kernels.choose_loss(model, adapts_head=targets is not None and targets.has_head),
         optimizer=schedules.choose_optimizer(method.value, optimizer, schedule.value.max_steps, request),
         schedule=schedule,
         compile=kernels.choose_compile(setting.gpu, model, setting.machine.software, request),

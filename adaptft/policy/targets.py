@@ -53,6 +53,11 @@ class Targets:
         """How many linear layers get an adapter."""
         return len(self.modules)
 
+    @property
+    def has_head(self) -> bool:
+        """True where the output head gets an adapter."""
+        return any(row.kind == "head" for row in self.linears)
+
     def trainable_parameters(self, rank: int, *, use_dora: bool = False) -> int:
         """Parameters of all adapters: rank x (inputs + outputs) a layer, and with DoRA a magnitude an output."""
         return sum(

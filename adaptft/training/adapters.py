@@ -54,7 +54,7 @@ def _add_adapters(model: Any, method: Method) -> Any:
         lora_alpha=method.lora_alpha,  # type: ignore[arg-type]
         lora_dropout=method.lora_dropout,
         target_modules=targets,
-        exclude_modules=list(method.skipped_modules) or None,
+        exclude_modules=_excluded(method) or None,
         modules_to_save=list(method.modules_to_save) or None,
         use_rslora=method.use_rslora,
         use_dora=method.use_dora,
@@ -71,6 +71,13 @@ def _add_adapters(model: Any, method: Method) -> Any:
         ) from cause
 
 
+def _excluded(method: Method) -> list[str]:
+    """What must get no adapter whatever PEFT matches: all that stays in 16 bit, less a head that was asked for."""
+    if method.target_regex is not None:
+        return [name for name in method.skipped_modules if re.fullmatch(method.target_regex, name) is None]
+    return [name for name in method.skipped_modules if name not in method.target_modules]
+
+
 def _leave_inputs_alone(model: Any) -> None:
     """PEFT casts each adapter's input up to the adapter's FP32, which autocast casts down again.
 
@@ -85,14 +92,17 @@ def _swap_frozen_linears(model: Any, method: Method) -> None:
     """Put our kernels under the adapters; what calls itself FP8 or NF4 must be so in every adapted layer."""
     if method.base_storage not in ("fp8", "nf4"):
         return
-    from adaptft.kernels.frozen_fp8 import convert_frozen_linears
+    from adaptft.kernels.frozen_fp8 import convert_frozen_linears, is_named
     from adaptft.kernels.frozen_nf4 import convert_nf4_linears
 
     if method.base_storage == "fp8":
         converted = convert_frozen_linears(model, method.skipped_modules)
     else:
         converted = convert_nf4_linears(model)
-    adapted = sum(hasattr(module, "cast_input_dtype_enabled") for module in model.modules())
+    adapted = sum(
+        hasattr(module, "cast_input_dtype_enabled") and not is_named(name, method.skipped_modules)
+        for name, module in model.named_modules()
+    )
     if converted < adapted:
         raise TrainingError(
             f"The plan stores the base in {method.base_storage}, and only {converted} of {adapted} adapted layers are.",

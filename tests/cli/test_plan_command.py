@@ -2,6 +2,7 @@
 
 import json
 
+import models_factory
 import pytest
 
 from adaptft.cli.words import decision_words
@@ -69,11 +70,29 @@ def test_the_page_shows_data_decisions_and_memory_and_nothing_is_written(plan):
     assert sorted(p.name for p in plan.folder.iterdir()) == ["machine.json", "rows.jsonl"]
 
 
+def test_text_in_the_loss_is_not_wrapped_in_a_pipe(plan):
+    answer = "2 + 3 = 5, " * 30 + "done"
+    row = {"instruction": "Add 2 and 3.", "output": answer}
+    (plan.folder / "rows.jsonl").write_text((json.dumps(row) + "\n") * 40)
+    done = plan("--train_type", "lora")
+    assert f'  "{answer}<|im_end|>"' in done.stdout.splitlines()
+
+
 def test_a_model_that_is_not_here_is_planned_with_estimated_data(plan):
     done = plan("--train_type", "qlora", model="qwen2.5-7b")
     assert done.returncode == 0, done.stderr
     assert "(assumed, not measured)" in " ".join(done.stdout.split())
     assert "adaptft download qwen2.5-7b" in " ".join(done.stdout.split())
+
+
+def test_a_config_alone_is_planned_with_estimated_data(plan):
+    (plan.folder / "model").mkdir()
+    (plan.folder / "model" / "config.json").write_text(json.dumps(models_factory.config_of("tiny-qwen3")))
+    done = plan("--train_type", "lora", "--json", model="model")
+    assert done.returncode == 0, done.stderr
+    assert from_dict(TrainPlan, json.loads(done.stdout)).dataset.assumed
+    page = " ".join(plan("--train_type", "lora", model="model").stdout.split())
+    assert "estimated from its size: model has no tokenizer to measure it with" in page
 
 
 def test_what_does_not_fit_is_shown_and_ends_with_status_3(plan):

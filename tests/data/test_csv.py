@@ -87,3 +87,8 @@ def test_text_in_another_encoding_is_refused_with_the_way_to_utf8(read, tmp_path
     with pytest.raises(DataError, match="is not UTF-8 text") as error:
         read(write(tmp_path, "instruction,output\n什么是银行？,存钱的地方。\n", "gb18030"))
     assert "iconv" in error.value.fix
+
+
+def test_blank_lines_before_the_header_are_passed_over(read, tmp_path):
+    rows = read(write(tmp_path, "\r\n\r\ninstruction,output\r\n\r\nSay a.,b\r\n"))
+    assert rows.answers() == ["b<|im_end|>"]

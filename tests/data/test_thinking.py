@@ -81,5 +81,12 @@ def test_reasoning_field_under_a_template_that_knows_none_is_written_before_the_
     assert read([ask("No.", reasoning_content="9 = 3 * 3.")], "qwen2.5").trained() == [WHOLE + "<|im_end|>"]
 
 
+@pytest.mark.parametrize("template", ["opens_think", "qwen3"])
+def test_reasoning_that_never_closes_is_rejected(read, template):
+    rows = read([ask(WHOLE), ask("<think>\n9 = 3 *")], template)
+    assert len(rows.rows) == 1
+    assert rows.rejected() == {"reasoning that is opened and never closed (a cut answer?)": (2,)}
+
+
 def test_text_about_tags_is_left_alone_by_templates_without_reasoning(read):
     assert read([ask("Close it with </think>.")], "qwen2.5").trained() == ["Close it with </think>.<|im_end|>"]

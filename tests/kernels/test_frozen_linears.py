@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from adaptft.kernels.frozen_fp8 import convert_frozen_linears, fits_fp8, quantize_rows
+from adaptft.kernels.frozen_fp8 import convert_frozen_linears, fits_fp8, is_named, quantize_rows
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 
@@ -80,3 +80,12 @@ def test_packed_attention_equals_documents_one_by_one():
             query[:, :, start:end], key[:, :, start:end], value[:, :, start:end], is_causal=True, enable_gqa=True
         )
         torch.testing.assert_close(packed[:, start:end], alone.transpose(1, 2), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [("lm_head", True), ("model.lm_head", True), ("layers.0.mlp.gate", True), ("layers.0.mlp.gate_proj", False),
+     ("layers.0.moe_mlp.gate", False)],
+)  # fmt: skip
+def test_names_are_endings_at_a_dot(name, named):
+    assert is_named(name, ("mlp.gate", "lm_head")) is named

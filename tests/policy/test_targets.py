@@ -9,6 +9,7 @@ import pytest
 
 from adaptft.errors import RequestError
 from adaptft.facts import ModelShape
+from adaptft.policy.kernels import choose_loss
 from adaptft.policy.targets import _MOVED_BY_PEFT, Targets, adapted_linears, kept_in_16_bit, resolve_targets
 from adaptft.shapes import model_shape
 
@@ -113,6 +114,16 @@ def test_words_that_mean_nothing_are_refused(wanted: tuple[str, ...], problem: s
 
 def test_a_head_of_its_own_may_be_adapted() -> None:
     assert resolve_targets(_shape("tiny-llama"), ("q_proj", "lm_head")).num_modules == 5
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kernel"), [(("q_proj", "lm_head"), "full"), ((".*(q_proj|lm_head)",), "full"), (("q_proj",), "chunked")]
+)
+def test_an_adapter_on_the_head_is_in_the_loss(wanted: tuple[str, ...], kernel: str) -> None:
+    shape = _shape("tiny-llama")
+    loss = choose_loss(shape, adapts_head=resolve_targets(shape, wanted).has_head)
+    assert loss.value.kernel == kernel
+    assert ("the head has an adapter" in loss.reason) == (kernel == "full")
 
 
 def test_a_head_that_is_trained_whole_needs_no_adapter() -> None:

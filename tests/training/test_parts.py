@@ -11,9 +11,9 @@ from training_plans import CPU_ONLY, FULL, a_gpu, a_plan
 from transformers import TrainerControl, TrainerState
 
 from adaptft.errors import TrainingError
-from adaptft.plans import Checkpointing, Placement, Precision
+from adaptft.plans import Checkpointing, Method, Placement, Precision
 from adaptft.reports import RunReport, StepMetrics
-from adaptft.training import metrics, numerics, recovery
+from adaptft.training import adapters, metrics, numerics, recovery
 from adaptft.training.arguments import autocast_dtype, num_steps, training_arguments
 from adaptft.training.checkpointing import recomputing_layers
 from adaptft.training.progress import ProgressReport, numbers
@@ -214,3 +214,20 @@ def test_a_plan_for_several_ranks_without_gpus_runs_on_the_cpu(tiny_qwen2):
 
     machine = dataclasses.replace(CPU_ONLY, gpus=(a_gpu(0), a_gpu(1)))
     assert uses_gpu(a_plan(tiny_qwen2, placement=ddp, batch=batch, machine=machine))
+
+
+@pytest.mark.parametrize(
+    ("targets", "regex", "excluded"),
+    [
+        (("q_proj",), None, ["mlp.gate", "lm_head"]),
+        (("q_proj", "lm_head"), None, ["mlp.gate"]),
+        ((), ".*(q_proj|lm_head)", ["mlp.gate"]),
+        ((), ".*q_proj", ["mlp.gate", "lm_head"]),
+    ],
+)
+def test_a_head_that_was_asked_for_is_not_kept_from_its_adapter(targets, regex, excluded):
+    method = Method(
+        train_type="lora", base_storage="bf16", target_modules=targets, target_regex=regex,
+        skipped_modules=("mlp.gate", "lm_head"),
+    )  # fmt: skip
+    assert adapters._excluded(method) == excluded
