@@ -109,9 +109,11 @@ def batches(total: int, max_length: int, packing: bool, data_parallel: int, requ
             and accumulation in (None, share // m)
         ]
     if not cuts:
+        factors = (("per_device_train_batch_size", micro), ("gradient_accumulation_steps", accumulation))
+        given = [f"{name} {number}" for name, number in factors if number]
+        given += [f"{data_parallel} GPUs"] if data_parallel > 1 else []
         raise RequestError(
-            f"global_batch_size {total} cannot be cut into per_device_train_batch_size {micro or 'any'} x "
-            f"gradient_accumulation_steps {accumulation or 'any'} x {data_parallel} GPUs.",
+            f"global_batch_size {total} cannot be divided by {' x '.join(given)}.",
             fix="Leave one of them out, or choose a global_batch_size that their product divides.",
         )
     for size, steps in cuts:

@@ -33,7 +33,8 @@ def place(
     if not usable:
         if request.device == "cuda" or request.num_gpus:
             raise MachineError(
-                _no_gpu(machine), fix="Train on the CPU with --device cpu, or on a machine with an NVIDIA GPU."
+                f"A GPU is asked for: {_no_gpu(machine)}.",
+                fix="Train on the CPU with --device cpu, or on a machine with an NVIDIA GPU.",
             )
         return Decision(Placement(strategy="cpu"), _no_gpu(machine))
     idle = [gpu for gpu in usable if _busy_share(gpu) <= BUSY_SHARE] or [max(usable, key=_free)]

@@ -116,3 +116,16 @@ def test_every_decision_has_words(plan):
     decisions = from_dict(TrainPlan, json.loads(done.stdout)).decisions
     for name in decisions.__slots__:
         assert decision_words(getattr(decisions, name).value)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--gpu", "a10"), "--gpu and --machine both name a machine."),
+        (("--gpus", "2"), "--gpus 2 does not say of which."),
+    ],
+)
+def test_a_machine_is_named_once(plan, words, problem):
+    done = plan(*words)
+    assert done.returncode == 2
+    assert problem in done.stderr

@@ -8,14 +8,15 @@ import pytest
 from policy_machines import ALPACA, QWEN_05B, QWEN_7B, busy, machine, qwen2
 
 from adaptft.facts import DatasetShape, ModelShape, Software
-from adaptft.plans import TrainPlan
+from adaptft.plans import LossKernel, TrainPlan
 from adaptft.policy import plan_training
 from adaptft.policy.architectures import capabilities
 from adaptft.policy.gpus import gpu_named, machine_with
 from adaptft.policy.kernels import choose_attention, choose_compile
-from adaptft.policy.memory import Workload, layer_activation_bytes
+from adaptft.policy.memory import Workload, estimate_memory, layer_activation_bytes
 from adaptft.policy.placement import place
 from adaptft.policy.precision import fp8_obstacle
+from adaptft.policy.targets import resolve_targets
 from adaptft.requests import TrainRequest
 from adaptft.shapes import model_shape
 
@@ -276,3 +277,12 @@ def test_fp8_that_is_refused_is_not_taken():
     assert made.decisions.precision.value.compute == "fp8"
     assert made.decisions.precision.reason.endswith("; FP8 asked for")
     assert made.decisions.precision.source == "user"
+
+
+def test_logits_that_exist_whole_take_twelve_bytes_each():
+    made = plan("h200", train_type="lora", per_device_train_batch_size=1)
+    whole = replace(made.decisions, loss=replace(made.decisions.loss, value=LossKernel(kernel="full")))
+    targets = resolve_targets(QWEN_7B)
+    work = Workload(model=QWEN_7B, decisions=whole, targets=targets)
+    memory = estimate_memory(work, made.memory.capacity_bytes, on_gpu=True)
+    assert (memory.moment, memory.logits_bytes) == ("forward", 12 * 152064 * 2048)

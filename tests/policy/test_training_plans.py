@@ -59,7 +59,11 @@ def test_a_small_model_does_not_take_fp8_on_hopper_and_the_plan_says_why():
         ("t4", {"attn_impl": "varlen", "train_type": "qlora"}, "older than Ampere"),
         ("a10", {"max_length": 40_000, "train_type": "lora"}, "32768 positions"),
         ("a10", {"num_gpus": 2, "train_type": "lora"}, "1 idle GPU is there"),
-        ("a10", {"global_batch_size": 7, "per_device_train_batch_size": 2, "train_type": "lora"}, "cannot be cut"),
+        (
+            "a10",
+            {"global_batch_size": 7, "per_device_train_batch_size": 2, "train_type": "lora"},
+            "cannot be divided by per_device_train_batch_size 2.",
+        ),
         (
             "a10",
             {"global_batch_size": 9, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4},
