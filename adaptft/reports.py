@@ -116,6 +116,8 @@ class ExportReport:
     exported_bytes: int
     source_loss: float | None
     exported_loss: float | None
+    checked_on: str
+    """The rows that both losses are of; rows of the training data were not held out."""
     calibration: str
     seconds: float
     versions: dict[str, str] = field(default_factory=dict)

@@ -33,8 +33,8 @@ def main() -> None:
     adaptft("plan", "--model", MODEL, "--train_type", "lora", "--max_steps", options.steps)
     adaptft(
         "train", "--model", MODEL, "--train_type", "lora", "--max_steps", options.steps, "--learning_rate", "1e-3",
-        "--max_length", "512", "--global_batch_size", "2", "--split_dataset_ratio", "0.02", "--output_dir", run,
-        "--overwrite_output_dir", "true",
+        "--max_length", "512", "--global_batch_size", "2", "--packing", "true",
+        "--split_dataset_ratio", "0.02", "--output_dir", run, "--overwrite_output_dir", "true",
     )  # fmt: skip
     adaptft(
         "export", "--format", options.format, "--adapters", run, "--output_dir", export,

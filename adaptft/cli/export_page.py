@@ -64,9 +64,9 @@ def readable_pattern(pattern: str) -> str:
 def _loss(report: ExportReport) -> str:
     exported = "not measured" if report.exported_loss is None else f"{report.exported_loss:.4f}"
     if report.source_loss is None or report.exported_loss is None:
-        return f"{exported} nats a token on held-out rows"
+        return f"{exported} nats a token on {report.checked_on}"
     change = report.exported_loss - report.source_loss
-    return f"{report.source_loss:.4f} -> {exported} nats a token on held-out rows ({change:+.4f})"
+    return f"{report.source_loss:.4f} -> {exported} nats a token on {report.checked_on} ({change:+.4f})"
 
 
 def _page(

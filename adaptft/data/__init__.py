@@ -6,7 +6,7 @@ Tensors are made of them in ``training.batches``.
 """
 
 from adaptft.data.builtin_rows import builtin
-from adaptft.data.fitting import fit_rows, split
+from adaptft.data.fitting import fit, fit_rows, split
 from adaptft.data.loading import tokenize
 from adaptft.data.packing import pack
 from adaptft.data.reporting import describe_rejected, report_lines
@@ -19,6 +19,7 @@ __all__ = [
     "TokenizedData",
     "builtin",
     "describe_rejected",
+    "fit",
     "fit_rows",
     "pack",
     "report_lines",

@@ -63,6 +63,28 @@ def _part(
     return replace(tokenized, rows=rows, shape=shape)
 
 
+def fit(
+    tokenized: TokenizedData, max_length: int, strategy: Strategy = "delete"
+) -> tuple[TokenizedData, tuple[str, ...]]:
+    """``fit_rows`` of ``tokenized``, with the shape of what is left.
+
+    Raises:
+        DataError, OutputError: as ``fit_rows``.
+    """
+    rows, notes = fit_rows(tokenized.rows, max_length, strategy)
+    if not notes:
+        return tokenized, notes
+    lengths = row_lengths(rows)
+    shape = replace(
+        tokenized.shape,
+        num_rows=len(rows),
+        num_tokens=int(lengths.sum()),
+        num_trained_tokens=int(trained_counts(rows).sum()),
+        longest_row_tokens=int(lengths.max(initial=0)),
+    )
+    return replace(tokenized, rows=rows, shape=shape), notes
+
+
 def fit_rows(
     rows: datasets.Dataset, max_length: int, strategy: Strategy = "delete"
 ) -> tuple[datasets.Dataset, tuple[str, ...]]:

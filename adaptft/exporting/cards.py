@@ -26,7 +26,7 @@ tags:
 | | source | this export |
 |---|---|---|
 | weights | {source_bytes} | {exported_bytes} |
-| loss on held-out rows (nats a token) | {source_loss} | {exported_loss} |
+| loss on {checked_on} (nats a token) | {source_loss} | {exported_loss} |
 
 - {compressed} of {linears} linear layers are compressed, {bits:.2f} bits a weight with scales.{ignored}
 - Calibration: {calibration}.
@@ -60,6 +60,7 @@ def write_card(folder: Path, name: str, plan: ExportPlan, source: ExportSource, 
         linears=report.num_linear_modules,
         bits=report.bits_per_weight,
         ignored=ignored if plan.ignored_modules else "",
+        checked_on=report.checked_on,
         calibration=report.calibration,
         servable_on=facts.servable_on,
         kernels=facts.kernels,

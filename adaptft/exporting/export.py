@@ -194,6 +194,7 @@ def _report(
         exported_bytes=found.num_bytes,
         source_loss=written.source_loss,
         exported_loss=exported_loss,
+        checked_on=f"{len(rows.check)} rows of {rows.source}",
         calibration=calibration,
         seconds=seconds,
         versions=_versions(),

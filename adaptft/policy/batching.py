@@ -50,6 +50,16 @@ def _too_long(length: int, dataset: DatasetShape, request: TrainRequest) -> str:
     return f"; longer rows (up to {dataset.longest_row_tokens}) are {_SHORTENED[request.truncation_strategy]}"
 
 
+def choose_packing(request: TrainRequest) -> tuple[bool, str]:
+    """Packed, unless the user says otherwise or gives a batch size: other frameworks count rows with it."""
+    if request.packing is not None:
+        return request.packing, "rows packed" if request.packing else "rows not packed, as asked for"
+    sizes = (request.per_device_train_batch_size, request.gradient_accumulation_steps, request.global_batch_size)
+    if any(sizes):
+        return False, "rows not packed, since a batch size counts rows (--packing true: packs of them)"
+    return True, "rows packed"
+
+
 def wanted_sequences(dataset: DatasetShape, ratio: float, max_length: int, packing: bool, request: TrainRequest) -> int:
     """Sequences that an optimizer step should see on any machine: 16, or fewer where the data is small."""
     epochs = request.num_train_epochs if request.num_train_epochs is not None else EPOCHS

@@ -24,7 +24,7 @@ def choose_attention(
     Raises:
         RequestError: varlen is asked for where it cannot run.
     """
-    obstacle = _varlen_obstacle(gpu, model, precision, packing)
+    obstacle = _varlen_obstacle(gpu, model, precision)
     if request.attn_impl == "varlen" and obstacle:
         raise RequestError(f"attn_impl varlen cannot be had: {obstacle}.", fix="Use --attn_impl sdpa, or leave it out.")
     if request.attn_impl:
@@ -38,10 +38,13 @@ def choose_attention(
         return Decision(
             Attention(implementation="sdpa"), obstacle + ("; a mask keeps the rows of a pack apart" if packing else "")
         )
-    return Decision(Attention(implementation="varlen"), "attention inside each row of a pack, without a mask")
+    how = (
+        "attention inside each row of a pack, without a mask" if packing else "rows one after another, without padding"
+    )
+    return Decision(Attention(implementation="varlen"), how)
 
 
-def _varlen_obstacle(gpu: Gpu | None, model: ModelShape, precision: Precision, packing: bool) -> str | None:
+def _varlen_obstacle(gpu: Gpu | None, model: ModelShape, precision: Precision) -> str | None:
     if gpu is None:
         return "the CPU has no variable-length kernel"
     if not capabilities(gpu.compute_capability or (0, 0)).varlen_attention:
@@ -52,7 +55,7 @@ def _varlen_obstacle(gpu: Gpu | None, model: ModelShape, precision: Precision, p
         return f"heads of {model.head_dim} are wider than the {MAX_HEAD_DIM} of the variable-length kernel"
     if model.model_type in SOFTCAPPED_FAMILIES:
         return f"{model.model_type} caps its attention scores"
-    return None if packing else "rows are not packed"
+    return None
 
 
 def choose_loss(model: ModelShape, *, adapts_head: bool = False) -> Decision[LossKernel]:

@@ -94,7 +94,7 @@ def choose_optimizer(method: Method, name: str, steps: int, request: TrainReques
         adam_beta2=request.adam_beta2,
         max_grad_norm=request.max_grad_norm,
         lr_scheduler_type=request.lr_scheduler_type,
-        warmup_steps=ceil(ratio * steps),
+        warmup_steps=int(ratio * steps),
     )
     wishes = (request.learning_rate, request.optim, request.weight_decay, request.warmup_ratio)
     source: Source = "policy" if all(wish is None for wish in wishes) else "user"

@@ -62,13 +62,12 @@ def settle(machine: Machine, model: ModelShape, dataset: DatasetShape, request: 
         RequestError, MachineError: wishes that this machine or model cannot meet.
     """
     held_out = schedules.held_out_ratio(dataset, request)
-    packing = request.packing if request.packing is not None else True
+    packing, packing_reason = batching.choose_packing(request)
     max_length, length_reason = batching.choose_max_length(model, dataset, request)
     wanted = batching.wanted_sequences(dataset, held_out[0], max_length, packing, request)
     placement = place(machine, request, lambda ranks: batching.can_share(ranks, wanted, request))
     chosen = [gpu for gpu in machine.gpus if gpu.index in placement.value.gpu_indices]
     total, batch_reason = batching.global_batch(wanted, placement.value.data_parallel_size, request)
-    packed = "rows packed" if packing else "rows not packed, as asked for"
     return Setting(
         machine=machine,
         model=model,
@@ -80,7 +79,7 @@ def settle(machine: Machine, model: ModelShape, dataset: DatasetShape, request: 
         packing=packing,
         max_length=max_length,
         global_batch_size=total,
-        batch_reason=f"{batch_reason}; {length_reason}; {packed}",
+        batch_reason=f"{batch_reason}; {length_reason}; {packing_reason}",
         held_out=held_out,
     )
 

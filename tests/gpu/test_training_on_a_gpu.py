@@ -26,6 +26,10 @@ WAYS: dict[str, tuple[dict[str, Any], float]] = {
     "fp16 lora, loss scaling": ({"train_type": "lora", "torch_dtype": "float16"}, 0.01),
     "fp8 lora": ({"train_type": "lora", "fp8": True}, 0.02),
     "bf16 lora, padded rows": ({"train_type": "lora", "torch_dtype": "bfloat16", "packing": False}, 0.01),
+    "bf16 lora, rows of changing length, compiled": (
+        {"train_type": "lora", "packing": False, "torch_compile": True},
+        0.01,
+    ),
     "bf16 lora, every layer checkpointed": ({"train_type": "lora", "gradient_checkpointing": True}, 0.01),
     "qlora": ({"train_type": "qlora"}, 0.1),
     "full, fp32 weights": ({"train_type": "full"}, 0.01),
@@ -48,7 +52,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train(model: Path, rows: Path, output: Path, **wishes: Any) -> RunReport:
     request = TrainRequest(
         model=str(model), dataset=(str(rows),), max_steps=8, learning_rate=2e-3, global_batch_size=4, max_length=256,
-        report_to=("none",), **({"torch_compile": False} | wishes),
+        report_to=("none",), **({"torch_compile": False, "packing": True} | wishes),
     )  # fmt: skip
     tokenized = data.tokenize(data.DataSettings(sources=request.dataset), models.load_tokenizer(model))
     shape = shapes.model_shape(models.read_config(str(model)), "tiny")

@@ -87,7 +87,7 @@ def test_the_number_of_gpus_and_the_cpu_are_the_users():
         ("a100-80g", GEMMA2, {}, "eager", "gemma2 caps its attention scores, which no fused kernel does"),
         ("a100-80g", replace(QWEN_05B, head_dim=512), {}, "sdpa", "heads of 512 are wider than the 256"),
         ("a100-80g", QWEN_05B, {"torch_dtype": "float32"}, "sdpa", "takes 16-bit types only; a mask keeps the rows"),
-        ("a100-80g", QWEN_05B, {"packing": False}, "sdpa", "rows are not packed"),
+        ("a100-80g", QWEN_05B, {"packing": False}, "varlen", "rows one after another, without padding"),
         ("v100-32g", QWEN_05B, {}, "sdpa", "Tesla V100-SXM2-32GB is older than Ampere"),
     ],
 )

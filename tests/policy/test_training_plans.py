@@ -25,7 +25,7 @@ def plan(*gpus: str, model: ModelShape = QWEN_7B, dataset: DatasetShape = ALPACA
         ("v100-32g", "lora", "fp16", "fp16", "fp16", "Volta has FP16 tensor cores"),
         ("a10", "lora", "bf16", "bf16", "bf16", "Ampere multiplies bf16"),
         ("4090", "lora", "bf16", "bf16", "bf16", "Ada multiplies bf16"),
-        ("a100-80g", "full", "bf16", "bf16", "bf16", "FP32 ones do not fit"),
+        ("a100-80g", "full", "fp32", "bf16", "fp32", "the weights are trained in FP32"),
         ("h100", "lora", "bf16", "fp8", "fp8", "FP8 matmuls in the frozen base"),
         ("h100", "qlora", "bf16", "bf16", "nf4", "Hopper multiplies bf16"),
         ("b200", "full", "fp32", "bf16", "fp32", "the weights are trained in FP32"),
@@ -172,3 +172,24 @@ def test_a_quantised_model_is_no_base():
 def test_every_plan_that_fits_stays_under_the_free_memory(gpu, train_type):
     decided = plan(gpu, train_type=train_type)
     assert decided.fits == (decided.memory.needed_bytes <= 0.97 * decided.memory.capacity_bytes)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "packing", "reason"),
+    [
+        ({}, True, "rows packed"),
+        ({"per_device_train_batch_size": 2}, False, "a batch size counts rows (--packing true: packs of them)"),
+        ({"gradient_accumulation_steps": 8}, False, "a batch size counts rows"),
+        ({"global_batch_size": 16}, False, "a batch size counts rows"),
+        ({"global_batch_size": 16, "packing": True}, True, "rows packed"),
+        ({"packing": False}, False, "rows not packed, as asked for"),
+    ],
+)
+def test_a_batch_size_from_elsewhere_counts_rows_and_not_packs(wishes, packing, reason):
+    batch = plan("a10", train_type="lora", **wishes).decisions.batch
+    assert batch.value.packing is packing
+    assert reason in batch.reason
+
+
+def test_a_short_run_has_no_warm_up_that_would_be_all_of_it():
+    assert plan("a10", train_type="lora", max_steps=1).decisions.optimizer.value.warmup_steps == 0

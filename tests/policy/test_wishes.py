@@ -54,7 +54,6 @@ def mig(*free_gib: float) -> Machine:
         ({"device": "cpu", "torch_dtype": "float16"}, "does not train in float16", "float32"),
         ({"device": "cpu", "fp8": True}, "FP8 training needs a GPU", "Leave --fp8 out"),
         ({"device": "cpu", "attn_impl": "varlen"}, "the CPU has no variable-length kernel", "sdpa"),
-        ({"packing": False, "attn_impl": "varlen"}, "rows are not packed", "sdpa"),
         ({"torch_dtype": "float32", "attn_impl": "varlen"}, "takes 16-bit types only", "sdpa"),
         ({"num_gpus": 8, "global_batch_size": 4}, "global_batch_size 4 cannot be divided by 8 GPUs.", "Leave one"),
         ({"num_gpus": 9}, "8 idle GPUs of one model are there", "--num_gpus 8"),
