@@ -9,7 +9,7 @@ from typing import Literal
 
 from adaptft.errors import OutputError
 from adaptft.plans import TrainPlan
-from adaptft.records import read_json, to_dict, write_json
+from adaptft.records import read_json, read_object, to_dict, write_json
 
 FILE_NAME = "adaptft.json"
 ADAPTER_CONFIG = "adapter_config.json"
@@ -71,14 +71,8 @@ def adapter_base(folder: Path) -> str | None:
     artifact = read_artifact(folder)
     if artifact is not None:
         return artifact.base_path if Path(artifact.base_path).is_dir() else artifact.base_model
-    try:
-        config = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as cause:
-        raise OutputError(
-            f"Cannot read {folder / ADAPTER_CONFIG}: {cause}.",
-            fix="Give the folder that training wrote, or train the adapter again.",
-        ) from cause
-    base = config.get("base_model_name_or_path") if isinstance(config, dict) else None
+    fix = "Give the folder that training wrote, or train the adapter again."
+    base = read_object(folder / ADAPTER_CONFIG, error=OutputError, fix=fix).get("base_model_name_or_path")
     return base if isinstance(base, str) and base else None
 
 

@@ -60,6 +60,38 @@ def write_json(path: Path, value: Any) -> None:
     partial.replace(path)
 
 
+def load_json(path: Path) -> Any:
+    """The JSON value in ``path``.
+
+    Raises:
+        OSError: it cannot be opened.
+        ValueError: it is not UTF-8, not JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def read_object(path: Path, *, error: type[AdaptftError], fix: str) -> dict[str, Any]:
+    """The JSON object in ``path``.
+
+    Raises:
+        AdaptftError: of class ``error``: the file cannot be read, or holds something else.
+    """
+    try:
+        value = load_json(path)
+    except (OSError, ValueError) as cause:
+        raise error(f"Cannot read {path}: {_words(cause)}.", fix=fix) from cause
+    if not isinstance(value, dict):
+        raise error(f"{path} holds no JSON object.", fix=fix)
+    return value
+
+
+def _words(cause: Exception) -> str:
+    return (cause.strerror if isinstance(cause, OSError) else None) or str(cause)
+
+
 def read_json(kind: type[T], path: Path, *, error: type[AdaptftError], what: str, fix: str) -> T:
     """Read ``path`` as a value of ``kind``.
 
@@ -70,8 +102,8 @@ def read_json(kind: type[T], path: Path, *, error: type[AdaptftError], what: str
         AdaptftError: of class ``error``: the file is missing, is not JSON or has another form.
     """
     try:
-        return from_dict(kind, json.loads(path.read_text(encoding="utf-8")))
+        return from_dict(kind, load_json(path))
     except (OSError, UnicodeDecodeError) as cause:
-        raise error(f"Cannot read the {what} {path}: {cause}.", fix=fix) from cause
-    except (json.JSONDecodeError, msgspec.ValidationError) as cause:
+        raise error(f"Cannot read the {what} {path}: {_words(cause)}.", fix=fix) from cause
+    except ValueError as cause:  # msgspec's errors of form are ValueErrors too
         raise error(f"{path} is not a {what}: {cause}.", fix=fix) from cause

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -15,6 +17,17 @@ import click
 from adaptft.errors import AdaptftError
 
 INTERRUPTED = 130
+OF_THE_MACHINE: dict[int | None, str] = {
+    errno.ENOSPC: "Free some space on that disk, or write to another one.",
+    errno.EDQUOT: "Free some space in your quota, or write to another disk.",
+    errno.EROFS: "Name a folder on a disk that can be written to.",
+    errno.EACCES: "Name a file or folder that you may use.",
+    errno.EPERM: "Name a file or folder that you may use.",
+    errno.ENAMETOOLONG: "Shorten that name or path: a file name has at most 255 bytes.",
+    errno.EMFILE: "Raise the limit on open files: ulimit -n",
+}
+"""What the file system refuses is no bug of ours, wherever it happens; any other OSError is."""
+LONGEST_WORD = 300
 
 
 def run(call: Callable[[], int | None]) -> int:
@@ -32,22 +45,35 @@ def run(call: Callable[[], int | None]) -> int:
         return _report(_sentence(error.format_message()), _usage_fix(error), error.exit_code)
     except click.ClickException as error:
         return _report(_sentence(error.format_message()), "Mend that, and run the command again.", error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("\nInterrupted.", err=True)
-        return INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has left; nothing may be written while the interpreter closes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        if error.errno not in OF_THE_MACHINE:
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        return _report(f"{error.strerror or error}{where}.", OF_THE_MACHINE[error.errno], 1)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("\nInterrupted.", err=True)
+        return INTERRUPTED
 
 
 def _report(problem: str, fix: str, status: int) -> int:
     """Print exactly two lines."""
-    sys.stdout.flush()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
     color = None if "NO_COLOR" not in os.environ else False
     for label, style, text in (("Error:", "red", problem), ("Fix:  ", "green", fix)):
-        click.echo(f"{click.style(label, fg=style, bold=True)} {' '.join(text.split())}", err=True, color=color)
+        click.echo(
+            f"{click.style(label, fg=style, bold=True)} {' '.join(map(_short, text.split()))}", err=True, color=color
+        )
     return status
+
+
+def _short(word: str) -> str:
+    """A word that somebody pasted by mistake, without its middle."""
+    return word if len(word) <= LONGEST_WORD else f"{word[: LONGEST_WORD // 2]}...{word[-LONGEST_WORD // 2 :]}"
 
 
 def _usage_fix(error: click.UsageError) -> str:

@@ -30,13 +30,10 @@ def command(parsed: Parsed[ExportRequest], target_file: Path | None, as_json: bo
     Plans first and prints the plan; then merges, compresses, loads the export back and compares its
     loss with the source's. Calibration rows come from the training data.
     """
-    import sys
-
-    from rich.console import Console
 
     from adaptft import exporting, hardware, models, shapes
     from adaptft.cli.export_page import render_export_plan, render_export_report
-    from adaptft.cli.screens import show
+    from adaptft.cli.screens import progress_lines, show
     from adaptft.policy.formats import plan_export
     from adaptft.records import dumps
 
@@ -48,9 +45,7 @@ def command(parsed: Parsed[ExportRequest], target_file: Path | None, as_json: bo
     plan = plan_export(hardware.probe(folder), shape, request, target=target)
     if not as_json:
         show(render_export_plan(plan, source.title, folder, parsed.notes))
-    # Bound to the terminal now: libraries' own output is redirected while they work.
-    console = Console(file=sys.stderr, highlight=False)
-    report = exporting.export(plan, source, folder, progress=lambda words: console.print(f"  {words} ..."))
+    report = exporting.export(plan, source, folder, progress=progress_lines())
     if as_json:
         click.echo(dumps(report), nl=False)
     else:

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from adaptft.cli.options import request_command
+from adaptft.errors import RequestError
 from adaptft.parsing import Parsed
 from adaptft.requests import InferRequest
 
@@ -25,15 +26,18 @@ def command(parsed: Parsed[InferRequest]) -> None:
     Without --prompt a chat starts; with --prompt - the question is read from standard input.
     """
     from adaptft import hardware, inference
-    from adaptft.evaluation.quiet import printing_to
+    from adaptft.quiet import printing_to, quiet_libraries
 
     request = parsed.request
+    quiet_libraries()
     with tempfile.TemporaryDirectory() as folder, printing_to(Path(folder) / "loading.log"):
         speaker = inference.load(request, hardware.probe())
     if request.prompt is None:
         inference.chat(speaker, read=_read_line, write=_write)
         return
     prompt = sys.stdin.read() if request.prompt == "-" else request.prompt
+    if not prompt.strip():
+        raise RequestError("Standard input holds no question.", fix="Pipe one in, or write it after --prompt.")
     said = inference.answer(speaker, prompt, write=_write)
     click.echo()
     if said.finish_reason == "length":

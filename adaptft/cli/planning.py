@@ -130,16 +130,7 @@ def read_data(request: TrainRequest, folder: Path) -> TokenizedData:
     """
     from adaptft import data, models
 
-    settings = data.DataSettings(
-        sources=sources(request),
-        hub=request.hub,
-        system=request.system,
-        train_on_prompt=request.train_on_prompt,
-        mask_history=request.mask_history,
-        max_bad_rows=request.max_bad_rows,
-        num_proc=request.dataset_num_proc,
-    )
-    return data.tokenize(settings, models.load_tokenizer(folder))
+    return data.tokenize(data.training_settings(request, sources(request)), models.load_tokenizer(folder))
 
 
 def sources(request: TrainRequest) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from adaptft.cli.tables import pairs, remarks
 from adaptft.cli.words import dataset_words, decision_words, machine_words, model_words
 from adaptft.plans import Decision, MemoryEstimate, Rejected, TrainPlan
 from adaptft.reports import Comparison, RunReport
@@ -32,15 +33,22 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, width=min(Console().width, MAX_WIDTH))
 
 
-def show(renderable: RenderableType) -> None:
-    """Print on stdout; where that is a file or a pipe, without the blanks that fill lines up."""
-    screen = console()
+def show(renderable: RenderableType, *, stderr: bool = False) -> None:
+    """Print on stdout or stderr; where that is a file or a pipe, without the blanks that fill lines up."""
+    screen = console(stderr=stderr)
     if screen.is_terminal:
         screen.print(renderable)
         return
     with screen.capture() as capture:
         screen.print(renderable, crop=False)
-    sys.stdout.write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
+    stream = sys.stderr if stderr else sys.stdout
+    stream.write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
+
+
+def progress_lines() -> Callable[[str], None]:
+    """Prints what is being done, a line each, on stderr as it is now: it is redirected while libraries work."""
+    screen = Console(file=sys.stderr, highlight=False)
+    return lambda words: screen.print(f"  {words} ...", soft_wrap=True)
 
 
 def render_plan(plan: TrainPlan, notes: Iterable[str] = ()) -> RenderableType:
@@ -52,8 +60,8 @@ def render_plan(plan: TrainPlan, notes: Iterable[str] = ()) -> RenderableType:
     sections += [_options("Not taken" if plan.fits else "Tried", tried)] if tried else []
     sections += [_options("Ways out", ways)] if ways else []
     notes = tuple(notes)
-    sections += [_remarks("!", plan.warnings)] if plan.warnings else []
-    sections += [_remarks("-", notes)] if notes else []
+    sections += [remarks(plan.warnings, mark="!")] if plan.warnings else []
+    sections += [remarks(notes)] if notes else []
     return Group(*(Padding(section, (0, 0, 1, 0)) for section in sections))
 
 
@@ -93,8 +101,8 @@ def render_run(plan: TrainPlan, report: RunReport, folder: Path) -> RenderableTy
     if report.peak_memory is not None:
         rows.append(("Memory", _compared(report.peak_memory, format_bytes)))
     rows.append(("Next", f"adaptft eval {result}\nadaptft serve {result}"))
-    sections: list[RenderableType] = [Text("Trained", "bold green"), _list(rows)]
-    sections += [_remarks("-", report.notes)] if report.notes else []
+    sections: list[RenderableType] = [Text("Trained", "bold green"), pairs(rows)]
+    sections += [remarks(report.notes)] if report.notes else []
     return Group(*(Padding(section, (0, 0, 1, 0)) for section in sections))
 
 
@@ -109,7 +117,7 @@ def _title(plan: TrainPlan) -> Text:
 
 
 def _inputs(plan: TrainPlan) -> Table:
-    return _list(
+    return pairs(
         [
             ("Machine", machine_words(plan.machine)),
             ("Model", model_words(plan.model)),
@@ -178,28 +186,9 @@ def _estimates(plan: TrainPlan) -> Table:
         cost = plan.cost
         price = f"${cost.usd_per_gpu_hour:.2f} a GPU and hour ({cost.price_source})"
         rows.append(("Cost", f"${cost.total_usd:.2f} at {price}"))
-    return _list(rows)
-
-
-def _list(rows: Iterable[tuple[str, str]]) -> Table:
-    """Pairs of a name and a text that wraps beside it."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in rows:
-        table.add_row(name, text)
-    return table
+    return pairs(rows)
 
 
 def _options(heading: str, options: Iterable[Rejected]) -> Group:
     lines = [Text.assemble((option.option, "italic"), f": {option.reason}") for option in options]
     return Group(Text(heading, "bold"), *(Padding(line, (0, 0, 0, 2)) for line in lines))
-
-
-def _remarks(mark: str, remarks: Iterable[str]) -> Table:
-    table = Table.grid(padding=(0, 1))
-    table.add_column(style="bold yellow")
-    table.add_column(overflow="fold")
-    for remark in remarks:
-        table.add_row(mark, remark)
-    return table

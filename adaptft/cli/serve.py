@@ -36,12 +36,15 @@ def command(parsed: Parsed[ServeRequest], machine_file: Path | None, only_print:
     vLLM serves where it is installed, here or in the environment of --vllm-python; transformers otherwise.
     """
     from adaptft import hardware, serving
+    from adaptft.serving.child import check_port
 
     request = parsed.request
     api_key = request.api_key or os.environ.get(KEY_VARIABLE) or None
     request = replace(request, api_key=api_key)
     if machine_file is not None and not only_print:
         raise RequestError("--machine is for plans that are shown, not started.", fix="Add --print, or leave it out.")
+    if not only_print:
+        check_port(request.host, request.port)  # before a model is fetched
     machine = hardware.read_machine(machine_file) if machine_file else hardware.probe()
     plan = serving.plan_endpoint(
         request, machine, must_start=not only_print, is_recorded=machine_file is not None
@@ -64,12 +67,12 @@ def _say_ready(endpoint: Endpoint) -> None:
 
 def _show_on_stderr(plan: ServePlan) -> None:
     """The plan beside its reasons; stdout stays free for the command or the ready line."""
-    from adaptft.cli.screens import console
+    from rich.console import Group
 
-    screen = console(stderr=True)
-    screen.print(_table(plan))
-    for warning in plan.warnings:
-        screen.print(f"! {warning}", style="yellow", markup=False)
+    from adaptft.cli.screens import show
+    from adaptft.cli.tables import remarks
+
+    show(Group(_table(plan), *([remarks(plan.warnings, mark="!")] if plan.warnings else [])), stderr=True)
 
 
 def _table(plan: ServePlan) -> Table:

@@ -25,7 +25,10 @@ def command(parsed: Parsed[TrainRequest], machine_file: Path | None) -> None:
     """
     from adaptft.cli.planning import plan_run, refuse_unfit, render_planned
     from adaptft.cli.screens import render_run, show
+    from adaptft.training.folders import check as check_folder
 
+    if parsed.request.output_dir is not None:
+        check_folder(parsed.request, Path(parsed.request.output_dir))  # before minutes of reading
     planned = plan_run(parsed, machine_file)
     show(render_planned(planned))
     refuse_unfit(planned.plan)

@@ -11,7 +11,7 @@ from adaptft.data.loading import tokenize
 from adaptft.data.packing import pack
 from adaptft.data.reporting import describe_rejected, report_lines
 from adaptft.data.sample import RenderedSample, sample_lines, sample_text
-from adaptft.data.settings import DataSettings, TokenizedData
+from adaptft.data.settings import DataSettings, TokenizedData, training_settings
 
 __all__ = [
     "DataSettings",
@@ -27,4 +27,5 @@ __all__ = [
     "sample_text",
     "split",
     "tokenize",
+    "training_settings",
 ]

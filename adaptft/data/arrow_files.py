@@ -76,4 +76,4 @@ def _without_nulls(value: Any) -> Any:
 
 def _unreadable(path: Path, form: str, cause: Exception) -> DataError:
     reason = str(cause).splitlines()[0]
-    return DataError(f"Cannot read {path} as {form}: {reason}.", fix="Check that the file is whole.")
+    return DataError(f"Cannot read {path} as {form}: {reason.rstrip('.')}.", fix="Check that the file is whole.")

@@ -86,12 +86,15 @@ def fit(
 
 
 def fit_rows(
-    rows: datasets.Dataset, max_length: int, strategy: Strategy = "delete"
+    rows: datasets.Dataset, max_length: int, strategy: Strategy = "delete", *, can_cut: bool = True
 ) -> tuple[datasets.Dataset, tuple[str, ...]]:
     """Rows of at most ``max_length`` tokens, and notes that count what was done to longer ones.
 
     ``delete`` leaves them out, ``right`` keeps their beginning, ``left`` their end, ``split`` all of them
     in pieces. A piece without a token in the loss is left out and counted.
+
+    Args:
+        can_cut: the user can choose another strategy; eval, which compares whole rows, has none.
 
     Raises:
         DataError: no row is left.
@@ -116,7 +119,8 @@ def fit_rows(
         raise DataError(
             f"No row is left: all {len(rows):,} are longer than max_length {max_length:,} "
             f"(shortest {lengths.min():,} tokens).",
-            fix=f"Raise it (--max_length {lengths.max()}), or keep parts: --truncation_strategy right",
+            fix=f"Raise it: --max_length {lengths.max()}"
+            + (", or keep parts: --truncation_strategy right" if can_cut else ""),
         )
     return kept, notes
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from adaptft.data.sample import RenderedSample
 from adaptft.facts import DatasetShape
 from adaptft.reports import DataReport
+from adaptft.requests import TrainRequest
 
 if TYPE_CHECKING:
     import datasets
@@ -34,3 +35,16 @@ class TokenizedData:
     shape: DatasetShape
     report: DataReport
     sample: RenderedSample
+
+
+def training_settings(request: TrainRequest, sources: tuple[str, ...]) -> DataSettings:
+    """How a training reads ``sources``: its data, or its held-out data."""
+    return DataSettings(
+        sources=sources,
+        hub=request.hub,
+        system=request.system,
+        train_on_prompt=request.train_on_prompt,
+        mask_history=request.mask_history,
+        max_bad_rows=request.max_bad_rows,
+        num_proc=request.dataset_num_proc,
+    )

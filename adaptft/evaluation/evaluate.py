@@ -14,13 +14,13 @@ from datasets import Dataset
 
 from adaptft import data
 from adaptft.errors import DataError, ModelError
-from adaptft.evaluation.quiet import printing_to
 from adaptft.evaluation.scoring import Score, score
 from adaptft.evaluation.subjects import Subject, find_subjects, recorded_system
 from adaptft.facts import Machine
 from adaptft.models import load_for_inference, load_tokenizer
 from adaptft.plans import Dtype
 from adaptft.policy.devices import Device, choose_device, inference_dtype
+from adaptft.quiet import printing_to, quiet_libraries
 from adaptft.reports import EvalReport, ModelScore
 from adaptft.requests import EvalRequest
 
@@ -38,6 +38,7 @@ def evaluate(request: EvalRequest, machine: Machine, *, progress: Progress = lam
         DataError: the rows cannot be read, or none is left.
         MachineError: a GPU was asked for and there is none.
     """
+    quiet_libraries()
     device = choose_device(machine, request.device).value
     dtype = inference_dtype(machine, device).value
     subjects = find_subjects(request)
@@ -107,7 +108,7 @@ def _rows(request: EvalRequest, subjects: tuple[Subject, ...], tokenizer: Any) -
     tokenized = data.tokenize(settings, tokenizer)
     rows: Dataset = tokenized.rows
     if request.max_length is not None:
-        rows, left_out = data.fit_rows(rows, request.max_length, "delete")
+        rows, left_out = data.fit_rows(rows, request.max_length, "delete", can_cut=False)
         notes += left_out
     if request.max_rows is not None and request.max_rows < len(rows):
         notes.append(f"The first {request.max_rows} of {len(rows)} rows were used (--max_rows).")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from adaptft.errors import MachineError
 from adaptft.facts import Cpu, Gpu, Link, Machine
-from adaptft.records import read_json, to_dict
+from adaptft.records import load_json, read_json, to_dict
 
 _FIX = "Record the machine again with this version of adaptft: adaptft probe --json > machine.json"
 _MOST_BYTES = 2**42  # 4 TiB on one GPU is not a GPU
@@ -22,7 +21,7 @@ def read_machine(path: Path) -> Machine:
         MachineError: the file cannot be read, is of another version or form, or describes what cannot be.
     """
     machine = read_json(Machine, path, error=MachineError, what="recorded machine", fix=_FIX)
-    unknown = next(_unknown_keys(json.loads(path.read_text(encoding="utf-8")), to_dict(machine), ""), None)
+    unknown = next(_unknown_keys(load_json(path), to_dict(machine), ""), None)
     if unknown is not None:
         raise MachineError(f"{path} is of another version: this adaptft does not know {unknown}.", fix=_FIX)
     absurd = next(absurdities(machine), None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,10 @@ from adaptft.artifacts import ADAPTER_CONFIG, adapter_base, is_adapter, read_art
 from adaptft.errors import ModelError
 from adaptft.facts import AdapterShape, ModelShape
 from adaptft.models.stopping import named_stop_ids
+from adaptft.records import read_object
 
 WEIGHTS = "adapter_model.safetensors"
+_COPY = "Train the adapter again, or copy it again."
 CHANGING_INITS = ("pissa", "olora", "corda", "loftq")
 """Initialisations that change the base's weights when PEFT loads the adapter."""
 
@@ -28,7 +29,7 @@ def read_adapter(name: str, folder: Path) -> AdapterShape:
             fix="Give the folder that `adaptft train` wrote; a complete model needs no --adapters.",
         )
     config = _read_config(folder)
-    shapes, stored_rank = _stored_shapes(folder)
+    shapes, stored_rank = stored_shapes(folder)
     artifact = read_artifact(folder)
     ranks = [config["r"], *(config.get("rank_pattern") or {}).values()]
     template = folder / "chat_template.jinja"
@@ -44,6 +45,16 @@ def read_adapter(name: str, folder: Path) -> AdapterShape:
         eos_token_ids=named_stop_ids(folder),
         chat_template=str(template.absolute()) if template.is_file() else None,
     )
+
+
+def check_stored(folder: Path) -> None:
+    """Look before anything is loaded whether the adapter in ``folder`` can be read, of whatever type it is.
+
+    Raises:
+        ModelError: its config is broken, or its weights are missing or cut off.
+    """
+    read_object(folder / ADAPTER_CONFIG, error=ModelError, fix=_COPY)
+    stored_shapes(folder)
 
 
 def check_shapes(adapter: AdapterShape, model: ModelShape) -> None:
@@ -67,21 +78,22 @@ def check_shapes(adapter: AdapterShape, model: ModelShape) -> None:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / ADAPTER_CONFIG
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as cause:
-        raise ModelError(f"Cannot read {path}: {cause}.", fix="Train the adapter again, or copy it again.") from cause
-    kind = config.get("peft_type") if isinstance(config, dict) else None
+    config = read_object(path, error=ModelError, fix=_COPY)
+    kind = config.get("peft_type")
     if kind != "LORA" or not isinstance(config.get("r"), int):
         raise ModelError(
             f"The adapter in {folder} is of type {kind}; only LoRA adapters are supported.",
             fix=f"Merge it: adaptft export --adapters {folder} --format merged, then use the result.",
         )
-    return dict(config)
+    return config
 
 
-def _stored_shapes(folder: Path) -> tuple[dict[str, tuple[int, int]], int]:
-    """Layer name to (in_features, out_features), and the largest rank, from the header of the weight file."""
+def stored_shapes(folder: Path) -> tuple[dict[str, tuple[int, int]], int]:
+    """Layer name to (in_features, out_features), and the largest rank, from the header of the weight file.
+
+    Raises:
+        ModelError: there is no weight file, or it is cut off.
+    """
     path = folder / WEIGHTS
     if not path.is_file():
         raise ModelError(f"{folder} has no {WEIGHTS}.", fix="Copy the whole folder, or train the adapter again.")

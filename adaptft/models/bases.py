@@ -7,6 +7,7 @@ from pathlib import Path
 from adaptft.artifacts import adapter_base, read_artifact
 from adaptft.errors import AdaptftError, ModelError
 from adaptft.models import LocalModel, fingerprint, locate
+from adaptft.models.adapter_shapes import check_stored
 from adaptft.requests import Hub
 
 
@@ -26,6 +27,7 @@ def locate_base(
         AdaptftError: of class ``error``: the base is not named, not found, or another model than the
             adapter's; the message names both.
     """
+    check_stored(adapters)
     named = model or adapter_base(adapters)
     if named is None:
         raise error(f"The adapter in {adapters} does not say which model it belongs to.", fix="Name it with --model.")

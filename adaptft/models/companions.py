@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from adaptft.models.folders import read_folder_config, read_optional
 from adaptft.models.tokenizers import end_of_turn_ids, load_tokenizer
 
 _TOKENIZER_FILES = (
@@ -70,7 +71,7 @@ def _write_template(folder: Path) -> None:
     settings, template = folder / "tokenizer_config.json", folder / "chat_template.jinja"
     if template.is_file() or not settings.is_file():
         return
-    inline = json.loads(settings.read_text(encoding="utf-8")).get("chat_template")
+    inline = read_optional(settings).get("chat_template")
     if isinstance(inline, list):  # several, by name
         inline = next((item["template"] for item in inline if item.get("name") == "default"), None)
     if inline:
@@ -81,8 +82,8 @@ def _generation_settings(source: Path) -> dict[str, Any]:
     """The source's generation config; where it has none, the token ids of its config.json."""
     path = source / _GENERATION
     if path.is_file():
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+        return read_optional(path)
+    config = read_folder_config(source)
     return {key: config[key] for key in _FROM_CONFIG if config.get(key) is not None}
 
 

@@ -7,13 +7,15 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from adaptft.artifacts import read_artifact
+from adaptft.artifacts import adapter_base, read_artifact
 from adaptft.errors import ModelError
+from adaptft.records import read_object
 
 INDEX = "model.safetensors.index.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model", "*.tiktoken", "tekken.json")
 _GIT_LFS = b"version https://git-lfs"
+_COPY = "Copy or download the model again."
 
 
 def read_folder_config(folder: Path) -> dict[str, Any]:
@@ -25,17 +27,20 @@ def read_folder_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise _without_config(folder)
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as cause:
-        raise ModelError(f"Cannot read {path}: {cause}.", fix="Copy or download the model again.") from cause
-    if not isinstance(config, dict):
-        raise ModelError(f"{path} is not a model's config.", fix="Copy or download the model again.")
-    return config
+    return read_object(path, error=ModelError, fix=_COPY)
+
+
+def read_optional(path: Path) -> dict[str, Any]:
+    """One of the small JSON files beside the weights; empty where it is not there.
+
+    Raises:
+        ModelError: it is there and cannot be read.
+    """
+    return read_object(path, error=ModelError, fix=_COPY) if path.is_file() else {}
 
 
 def check_folder(folder: Path) -> None:
-    """Check that ``folder`` holds config, whole safetensors weights and a tokenizer.
+    """Check that ``folder`` holds config, whole safetensors weights, a tokenizer and no broken generation config.
 
     Raises:
         ModelError: something is missing, cut short, or kept in pickles only.
@@ -44,6 +49,7 @@ def check_folder(folder: Path) -> None:
     for name in _weight_names(folder):
         _check_safetensors(folder / name)
     check_tokenizer_files(folder)
+    read_optional(folder / "generation_config.json")  # a result needs it: better now than after the training
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -76,9 +82,9 @@ def _weight_names(folder: Path) -> list[str]:
             return names
         raise _without_weights(folder)
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError) as cause:
-        raise ModelError(f"{index} is broken: {cause!r}.", fix="Copy or download the model again.") from cause
+        names = sorted(set(read_object(index, error=ModelError, fix=_COPY)["weight_map"].values()))
+    except (TypeError, KeyError, AttributeError) as cause:
+        raise ModelError(f"{index} is broken: {cause!r}.", fix=_COPY) from cause
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise ModelError(
@@ -102,7 +108,7 @@ def _check_safetensors(path: Path) -> None:
             size = path.stat().st_size
             header = json.loads(stream.read(length) if length < size else b"")
             ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        except (struct.error, ValueError, KeyError, TypeError, AttributeError) as cause:
+        except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
             raise ModelError(f"{path} is not a safetensors file.", fix="Copy or download it again.") from cause
     wanted = 8 + length + max(ends, default=0)
     if size != wanted:
@@ -130,11 +136,7 @@ def _without_config(folder: Path) -> ModelError:
 def _adapter(folder: Path) -> ModelError:
     """What to do with an adapter that was handed over as a model."""
     artifact = read_artifact(folder)
-    if artifact is not None:
-        base = artifact.base_model
-    else:
-        settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-        base = settings.get("base_model_name_or_path") or "BASE"
+    base = artifact.base_model if artifact is not None else adapter_base(folder) or "BASE"
     return ModelError(
         f"{folder} is an adapter of {base}, not a model.",
         fix=f"Use --model {base} --adapters {folder}, or merge it: adaptft export --format merged --adapters {folder}",

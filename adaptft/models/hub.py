@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from typing import Any
 from adaptft import optional
 from adaptft.errors import ModelError, OutputError
 from adaptft.models.catalog import nearest
+from adaptft.records import read_object
 from adaptft.requests import Hub
 from adaptft.units import format_bytes
 
@@ -34,8 +34,7 @@ def download_config(repo: str, *, hub: Hub, revision: str | None) -> dict[str, A
         raise ModelError(
             f"{repo} has no config.json.", fix="Name a model in Hugging Face form, or download a GGUF file and name it."
         )
-    config = json.loads(path.read_text(encoding="utf-8"))
-    return dict(config)
+    return read_object(path, error=ModelError, fix=f"Delete {path} and run the command again.")
 
 
 def download(repo: str, *, hub: Hub, revision: str | None, with_code: bool) -> Path:

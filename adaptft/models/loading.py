@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptft import optional
 from adaptft.errors import ModelError
+from adaptft.models.adapting import first_line, put_on
 from adaptft.models.folders import check_folder, read_folder_config
 from adaptft.models.tokenizers import load_tokenizer
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+_MISMATCH = "ignore_mismatched_sizes"
 _QUANTIZERS = {"compressed-tensors": "compressed_tensors", "bitsandbytes": "bitsandbytes"}  # method -> module
 
 
@@ -33,27 +34,41 @@ def load_for_inference(
         MissingPackage: the checkpoint's form needs a package that is not installed.
     """
     import torch
-    from transformers import AutoModelForCausalLM
 
     check_folder(path)
     _require_quantizer(path)
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            path,
-            dtype=getattr(torch, _DTYPES.get(dtype, dtype)),
-            device_map={"": device} if device != "cpu" else None,
-            use_safetensors=True,
-            trust_remote_code=trust_remote_code,
-        )
-    except (OSError, ValueError, ImportError, RuntimeError) as cause:
-        raise ModelError(
-            f"Cannot load the model in {path}: {_first_line(cause)}.",
-            fix="Check that config.json and the weights belong together, or copy the model again.",
-        ) from cause
+    model = load_weights(
+        path,
+        dtype=getattr(torch, _DTYPES.get(dtype, dtype)),
+        device_map={"": device} if device != "cpu" else None,
+        use_safetensors=True,
+        trust_remote_code=trust_remote_code,
+    )
     if adapters is not None:
         model = _with_adapters(model, path, adapters)
     tokenizer = load_tokenizer(_tokenizer_folder(path, adapters), trust_remote_code=trust_remote_code)
     return model.eval(), tokenizer
+
+
+def load_weights(path: Path, **settings: Any) -> Any:
+    """transformers' causal language model in ``path``, with its errors in words.
+
+    Raises:
+        ModelError: config and weights do not belong together, or transformers cannot load them so.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(path, **settings)
+    except torch.OutOfMemoryError:
+        raise
+    except (OSError, ValueError, ImportError, RuntimeError) as cause:
+        why = "its weights have other shapes than config.json says" if _MISMATCH in str(cause) else first_line(cause)
+        raise ModelError(
+            f"Cannot load the model in {path}: {why}.",
+            fix="Check that config.json and the weights belong together, or copy the model again.",
+        ) from cause
 
 
 def _require_quantizer(path: Path) -> None:
@@ -64,21 +79,12 @@ def _require_quantizer(path: Path) -> None:
 
 
 def _with_adapters(model: PreTrainedModel, path: Path, adapters: Path) -> Any:
-    from peft import PeftModel
-
     if not (adapters / "adapter_config.json").is_file():
         raise ModelError(
             f"{adapters} is no adapter folder: it has no adapter_config.json.",
             fix="Name the result folder of a lora or qlora run; a full model goes to --model.",
         )
-    try:
-        adapted = PeftModel.from_pretrained(model, str(adapters))
-    except (RuntimeError, ValueError, OSError) as cause:
-        base = json.loads((adapters / "adapter_config.json").read_text("utf-8")).get("base_model_name_or_path")
-        raise ModelError(
-            f"The adapter {adapters} does not fit the model in {path}: {_first_line(cause)}",
-            fix=f"Name the model that it was trained on: --model {base or 'BASE'}",
-        ) from cause
+    adapted = put_on(model, adapters, path)
     if (adapters / "generation_config.json").is_file():
         from transformers import GenerationConfig
 
@@ -90,7 +96,3 @@ def _with_adapters(model: PreTrainedModel, path: Path, adapters: Path) -> Any:
 
 def _tokenizer_folder(path: Path, adapters: Path | None) -> Path:
     return adapters if adapters is not None and (adapters / "tokenizer_config.json").is_file() else path
-
-
-def _first_line(cause: Exception) -> str:
-    return next(iter(str(cause).splitlines()), type(cause).__name__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from adaptft.models.loading import load_weights
 from adaptft.optional import require
 from adaptft.plans import Dtype, TrainPlan
 
@@ -16,12 +17,12 @@ def load_for_training(plan: TrainPlan, path: Path) -> Any:
 
     Raises:
         MissingPackage: NF4 is planned and bitsandbytes is not installed.
+        ModelError: transformers cannot load it so.
     """
     import torch
-    from transformers import AutoModelForCausalLM
 
     decisions = plan.decisions
-    model = AutoModelForCausalLM.from_pretrained(
+    model = load_weights(
         path,
         dtype=getattr(torch, TORCH_DTYPES[decisions.precision.value.weights]),
         device_map=_device_map(plan),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adaptft.models.folders import read_optional
 from adaptft.models.tokenizers import end_of_turn_ids
 
 if TYPE_CHECKING:
@@ -26,6 +26,5 @@ def stop_token_ids(generation_config: Any, tokenizer: PreTrainedTokenizerBase) -
 
 def named_stop_ids(folder: Path) -> tuple[int, ...]:
     """Ids that ``folder``'s generation_config.json names as the end; nothing is loaded."""
-    path = folder / "generation_config.json"
-    ids = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else None
+    ids = read_optional(folder / "generation_config.json").get("eos_token_id")
     return () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)

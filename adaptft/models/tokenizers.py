@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from adaptft.errors import ModelError
-from adaptft.models.folders import check_tokenizer_files
+from adaptft.models.folders import check_tokenizer_files, read_optional
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -33,9 +32,9 @@ def load_tokenizer(path: Path, *, trust_remote_code: bool = False) -> PreTrained
     flags = {} if _model_type(path) in _MISTRAL_TYPES else {"fix_mistral_regex": False}
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code, **flags)
-    except (OSError, ValueError, KeyError, ImportError) as cause:
+    except (OSError, ValueError, KeyError, ImportError, AttributeError, TypeError, RecursionError) as cause:
         raise ModelError(
-            f"Cannot load the tokenizer in {path}: {str(cause).splitlines()[0]}.",
+            f"Cannot load the tokenizer in {path}: {next(iter(str(cause).splitlines()), type(cause).__name__)}.",
             fix="Copy the tokenizer files of the model that it was made from into the folder.",
         ) from cause
     if tokenizer.pad_token is None:
@@ -83,8 +82,4 @@ def _special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
 
 
 def _model_type(path: Path) -> str | None:
-    config = path / "config.json"
-    if not config.is_file():
-        return None
-    settings: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
-    return settings.get("model_type")
+    return read_optional(path / "config.json").get("model_type")

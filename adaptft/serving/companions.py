@@ -15,6 +15,7 @@ from typing import Any
 
 from adaptft.errors import OutputError
 from adaptft.facts import AdapterShape
+from adaptft.models.folders import read_optional
 from adaptft.models.stopping import named_stop_ids
 from adaptft.models.storage import cache_folder
 from adaptft.records import write_json
@@ -34,7 +35,7 @@ def stop_token_folder(base: Path, adapters: Iterable[AdapterShape]) -> str | Non
     if wanted == set(own):
         return None
     whole = next((adapter.path for adapter in adapters if set(adapter.eos_token_ids) == wanted), None)
-    return whole or str(_write_joined(_read(base / GENERATION_CONFIG) | {"eos_token_id": sorted(wanted)}))
+    return whole or str(_write_joined(read_optional(base / GENERATION_CONFIG) | {"eos_token_id": sorted(wanted)}))
 
 
 def common_template(base: Path, adapters: Iterable[AdapterShape]) -> tuple[str | None, tuple[str, ...]]:
@@ -57,7 +58,7 @@ def base_template(folder: Path) -> str | None:
     path = folder / CHAT_TEMPLATE
     if path.is_file():
         return path.read_text(encoding="utf-8")
-    template = _read(folder / "tokenizer_config.json").get("chat_template")
+    template = read_optional(folder / "tokenizer_config.json").get("chat_template")
     return template if isinstance(template, str) else None
 
 
@@ -73,12 +74,3 @@ def _write_joined(config: dict[str, Any]) -> Path:
             fix="Set ADAPTFT_HOME to a folder that you may write to.",
         ) from cause
     return folder
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is none, since all of these files are optional."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    return content if isinstance(content, dict) else {}

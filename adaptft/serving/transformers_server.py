@@ -15,7 +15,10 @@ import argparse
 import asyncio
 import copy
 import json
+import logging
 import os
+import sys
+import tempfile
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -34,8 +37,11 @@ from transformers.cli.serving.server import build_server
 from transformers.cli.serving.transcription import TranscriptionHandler
 from transformers.cli.serving.utils import GenerationState
 
+from adaptft.errors import AdaptftError
 from adaptft.models import load_for_inference, load_tokenizer
+from adaptft.models.adapting import put_on
 from adaptft.models.stopping import stop_token_ids
+from adaptft.quiet import printing_to, quiet_libraries
 
 KEY_VARIABLE = "ADAPTFT_API_KEY"
 TOKENIZER, GENERATION_CONFIG = "tokenizer_config.json", "generation_config.json"
@@ -134,7 +140,7 @@ def load_models(options: argparse.Namespace) -> dict[str, tuple[NamedModel, Any]
     if options.chat_template:
         tokenizer.chat_template = Path(options.chat_template).read_text(encoding="utf-8")
     adapters = {name: Path(path) for name, path in map(_name_and_path, options.lora_modules)}
-    model, lock = _with_adapters(base, list(adapters.values())), threading.Lock()
+    model, lock = _with_adapters(base, folder, list(adapters.values())), threading.Lock()
     served = {options.served_model_name: (_named(model, None, base, tokenizer, lock, options), tokenizer)}
     for number, (name, path) in enumerate(adapters.items()):
         own = load_tokenizer(path, trust_remote_code=trust) if (path / TOKENIZER).is_file() else tokenizer
@@ -158,14 +164,10 @@ def _named(
     return NamedModel(model, adapter, config, lock, options.max_model_len)
 
 
-def _with_adapters(base: Any, folders: list[Path]) -> Any:
-    if not folders:
-        return base
-    from peft import PeftModel
-
-    model = PeftModel.from_pretrained(base, str(folders[0]), adapter_name=_module_name(0))
-    for number, folder in enumerate(folders[1:], start=1):
-        model.load_adapter(str(folder), adapter_name=_module_name(number))
+def _with_adapters(base: Any, path: Path, folders: list[Path]) -> Any:
+    model = base
+    for number, folder in enumerate(folders):
+        model = put_on(model, folder, path, name=_module_name(number))
     return model.eval()
 
 
@@ -226,8 +228,15 @@ def parse_options(words: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Load, then serve until a signal; answers in progress are finished first."""
     options = parse_options()
-    app = build_app(load_models(options), os.environ.get(KEY_VARIABLE))
-    config = uvicorn.Config(app, host=options.host, port=options.port, log_level="info")
+    quiet_libraries()
+    try:
+        with tempfile.TemporaryDirectory() as folder, printing_to(Path(folder) / "loading.log"):
+            models = load_models(options)
+    except AdaptftError as error:
+        sys.exit(f"{type(error).__name__}: {error.problem} {error.fix}")
+    app = build_app(models, os.environ.get(KEY_VARIABLE))
+    config = uvicorn.Config(app, host=options.host, port=options.port, log_level="warning")
+    logging.getLogger("uvicorn.access").setLevel(logging.INFO)  # one line a request, and none about uvicorn itself
     asyncio.run(uvicorn.Server(config).serve())
 
 

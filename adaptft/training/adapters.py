@@ -32,8 +32,8 @@ def prepare(model: Any, method: Method) -> Any:
     sees the layers it knows.
 
     Raises:
-        TrainingError: no linear layer of the model is one of the planned targets, or the base could not be
-            stored as planned.
+        TrainingError: no linear layer of the model is one of the planned targets, a module to save is not there, or
+            the base could not be stored as planned.
     """
     if method.train_type == "full":
         model.requires_grad_(True)
@@ -60,6 +60,7 @@ def _add_adapters(model: Any, method: Method) -> Any:
         use_dora=method.use_dora,
     )
     linears = _linear_names(model)
+    _require_modules(model, method.modules_to_save)
     try:
         return get_peft_model(model, config, autocast_adapter_dtype=True)
     except ValueError as cause:
@@ -76,6 +77,17 @@ def _excluded(method: Method) -> list[str]:
     if method.target_regex is not None:
         return [name for name in method.skipped_modules if re.fullmatch(method.target_regex, name) is None]
     return [name for name in method.skipped_modules if name not in method.target_modules]
+
+
+def _require_modules(model: nn.Module, names: tuple[str, ...]) -> None:
+    """PEFT takes no notice of a module to save that is not there."""
+    present = {part for path, _ in model.named_modules() for part in (path, path.rsplit(".", 1)[-1])}
+    for name in names:
+        if not any(path == name or path.endswith(f".{name}") for path in present):
+            raise TrainingError(
+                f"modules_to_save {name} is no module of the model.",
+                fix="Name modules such as embed_tokens or lm_head, or leave it out.",
+            )
 
 
 def _leave_inputs_alone(model: Any) -> None:
@@ -135,6 +147,12 @@ def count_parameters(model: nn.Module) -> ParameterCount:
     frozen += sum(m.quantized.numel() for m in model.modules() if isinstance(m, FrozenFp8Linear))
     frozen += sum(buffer.numel() for name, buffer in model.named_buffers() if name.endswith(".bias"))
     return ParameterCount(trained=trained, total=trained + frozen)
+
+
+def tensor_bytes(model: nn.Module) -> int:
+    """Bytes of all parameters and buffers; a tied one counts once."""
+    tensors = {t.data_ptr(): t for t in (*model.parameters(), *model.buffers())}
+    return sum(t.numel() * t.element_size() for t in tensors.values())
 
 
 def _unpacked(parameter: Any) -> int:

@@ -165,6 +165,8 @@ def _named(folder: Path) -> Path:
         raise OutputError(
             f"There is no checkpoint {folder}.", fix="Name an existing one, or use --resume_from_checkpoint auto."
         )
+    if not (folder / SEAL).exists() and (inner := checkpoint_folders(folder)):
+        raise OutputError(f"{folder} is no checkpoint, but holds some.", fix=f"Name one of them: {inner[0]}")
     if problem := damage(folder):
         raise OutputError(
             f"The checkpoint {folder} is damaged: {problem}.",

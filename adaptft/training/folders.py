@@ -11,6 +11,7 @@ from adaptft.artifacts import plan_text
 from adaptft.errors import OutputError
 from adaptft.plans import TrainPlan
 from adaptft.records import write_json
+from adaptft.requests import TrainRequest
 from adaptft.training.checkpoints import checkpoint_folders
 
 PLAN, REPORT, PARTIAL = "plan.json", "report.json", ".result.partial"
@@ -18,14 +19,13 @@ TRACES = (PLAN, REPORT, artifacts.FILE_NAME)
 """Files that say that a run was here."""
 
 
-def check(plan: TrainPlan, output_dir: Path) -> None:
+def check(request: TrainRequest, output_dir: Path) -> None:
     """Look before anything is done whether ``output_dir`` may become this run's; nothing is changed.
 
     Raises:
-        OutputError: another run is in it and the plan neither goes on with it nor replaces it, or it cannot be
+        OutputError: another run is in it and the request neither goes on with it nor replaces it, or it cannot be
             written.
     """
-    request = plan.request
     if traces_of_run(output_dir) and request.resume_from_checkpoint is None and not request.overwrite_output_dir:
         raise OutputError(
             f"{output_dir} holds another run.",

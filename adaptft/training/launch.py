@@ -14,6 +14,7 @@ from pathlib import Path
 from adaptft.errors import DoesNotFit, MachineError, TrainingError
 from adaptft.facts import Machine
 from adaptft.plans import Placement, TrainPlan
+from adaptft.quiet import quiet_libraries
 from adaptft.records import read_json, write_json
 from adaptft.reports import RunReport
 from adaptft.training import folders, numerics
@@ -32,10 +33,10 @@ def launch(plan: TrainPlan, output_dir: Path) -> RunReport:
         from adaptft.hardware import probe
 
         require_planned_machine(plan, probe())
-    folders.check(plan, output_dir)
+    folders.check(plan.request, output_dir)
     if needs_workers(plan):
         return _run_workers(plan, output_dir)
-    numerics.quiet_libraries()
+    quiet_libraries()
     from adaptft.training.run import run
 
     return run(plan, output_dir)
@@ -60,7 +61,7 @@ def require_planned_machine(plan: TrainPlan, here: Machine) -> None:
             has = "no such GPU" if found is None else f"{found.name}"
             raise MachineError(
                 f"The plan was made for another machine: GPU {index} is a {gpu.name} there, and {has} here.",
-                fix="Plan again on this machine: adaptft train without the old plan.",
+                fix="Plan again on this machine: leave --machine out.",
             )
 
 

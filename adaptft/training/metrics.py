@@ -6,6 +6,7 @@ Step times are those between two marks on the device's own clock.
 
 from __future__ import annotations
 
+import importlib
 import resource
 import time
 from contextlib import suppress
@@ -119,15 +120,21 @@ def compare(predicted: float | None, measured: float | None) -> Comparison | Non
 
 
 class PeakMemory:
-    """Peak memory from here on: allocated by torch on the GPU; on the CPU, by how much this process grew at most."""
+    """Peak memory of a run: allocated by torch on the GPU, from here on; on the CPU, by how much this process grew.
 
-    def __init__(self, *, on_gpu: bool) -> None:
+    Make it before the model on the GPU. On the CPU make it when the model stands: the code that comes with a model
+    (100 MiB and more) is no part of a plan, so the model's own tensors are added to what comes after.
+    """
+
+    def __init__(self, *, on_gpu: bool, model_bytes: int = 0) -> None:
         self._on_gpu = on_gpu
         if on_gpu:
             torch.cuda.reset_peak_memory_stats()
         else:
+            importlib.import_module("torch._dynamo")  # the first optimizer step would
+
             _reset_peak_of_process()
-        self._base = psutil.Process().memory_info().rss
+        self._base = psutil.Process().memory_info().rss - model_bytes
 
     def measured_bytes(self) -> int:
         """The peak so far, in bytes."""

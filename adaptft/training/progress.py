@@ -58,8 +58,11 @@ class ProgressReport(TrainerCallback):  # type: ignore[misc]
         if at_end or now - self._last_line >= LINE_SECONDS:
             self._last_line = now
             done = state.global_step - self._first_step
-            left = (now - self._begin) / max(done, 1) * (state.max_steps - state.global_step)
-            line = f"step {state.global_step}/{state.max_steps}: {text}, {format_seconds(left)} left"
+            passed, to_do = now - self._begin, state.max_steps - state.global_step
+            when = (
+                f"{format_seconds(passed / max(done, 1) * to_do)} left" if to_do else f"after {format_seconds(passed)}"
+            )
+            line = f"step {state.global_step}/{state.max_steps}: {text}, {when}"
             self._console.print(line, highlight=False, soft_wrap=True)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 from adaptft import data
 from adaptft.plans import TrainPlan
 from adaptft.reports import DataReport
-from adaptft.requests import TrainRequest
 from adaptft.training.batches import Rows
 from adaptft.training.recovery import require_trained_tokens
 
@@ -32,27 +31,14 @@ def prepare_rows(plan: TrainPlan, tokenizer: Any) -> TrainingRows:
     """
     request = plan.request
     sources = request.dataset or (str(data.builtin("train")),)
-    tokenized = data.tokenize(settings(request, sources), tokenizer)
+    tokenized = data.tokenize(data.training_settings(request, sources), tokenizer)
     training, held_out = data.split(tokenized, plan.decisions.schedule.value.held_out_ratio, request.seed)
     require_trained_tokens(training.shape.num_trained_tokens)
     if request.val_dataset:
-        held_out = data.tokenize(settings(request, request.val_dataset), tokenizer)
+        held_out = data.tokenize(data.training_settings(request, request.val_dataset), tokenizer)
     rows, notes = _shape(plan, training.rows)
     evaluation = None if held_out is None else Rows(_shape(plan, held_out.rows)[0])
     return TrainingRows(training=Rows(rows), evaluation=evaluation, report=tokenized.report, notes=notes)
-
-
-def settings(request: TrainRequest, sources: tuple[str, ...]) -> data.DataSettings:
-    """How ``sources`` are read."""
-    return data.DataSettings(
-        sources=sources,
-        hub=request.hub,
-        system=request.system,
-        train_on_prompt=request.train_on_prompt,
-        mask_history=request.mask_history,
-        max_bad_rows=request.max_bad_rows,
-        num_proc=request.dataset_num_proc,
-    )
 
 
 def _shape(plan: TrainPlan, rows: Any) -> tuple[Any, tuple[str, ...]]:

@@ -12,7 +12,7 @@ from adaptft import models
 from adaptft.plans import TrainPlan
 from adaptft.reports import RunReport
 from adaptft.training import folders, metrics, numerics, recovery, results
-from adaptft.training.adapters import count_parameters
+from adaptft.training.adapters import count_parameters, tensor_bytes
 from adaptft.training.arguments import training_arguments, uses_gpu
 from adaptft.training.assembly import build_trainer
 from adaptft.training.checkpoints import find_checkpoint
@@ -42,16 +42,19 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
         rows = prepare_rows(plan, models.load_tokenizer(base.path))
     if process.should_save:
         folders.claim(plan, output_dir)
-    memory = metrics.PeakMemory(on_gpu=uses_gpu(plan))
+    memory = metrics.PeakMemory(on_gpu=True) if uses_gpu(plan) else None
     with _released_on_failure(process, output_dir), recovery.explained(plan), closing(ProgressReport()) as progress:
         trainer = build_trainer(plan, output_dir, base.path, rows, resumes=checkpoint is not None, callbacks=[progress])
+        if memory is None:
+            memory = metrics.PeakMemory(on_gpu=False, model_bytes=tensor_bytes(trainer.model))
         if trainer.args.save_strategy != "no":
             trainer.keeper.require_space(trainer.model)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     notes = (*notes, *rows.notes, *_notes(plan, trainer, checkpoint))
     report = make_report(plan, trainer, rows, memory, seconds=time.monotonic() - begin, notes=notes)
     if process.should_save:
-        results.write_result(plan, report, trainer.accelerator.unwrap_model(trainer.model), base, output_dir)
+        with _released_on_failure(process, output_dir):
+            results.write_result(plan, report, trainer.accelerator.unwrap_model(trainer.model), base, output_dir)
     trainer.accelerator.wait_for_everyone()
     return report
 

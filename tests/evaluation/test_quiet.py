@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from adaptft.evaluation.quiet import printing_to
+from adaptft.quiet import printing_to
 
 
 def test_everything_that_is_printed_goes_to_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

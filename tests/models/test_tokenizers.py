@@ -87,6 +87,8 @@ def test_the_warning_about_mistrals_regex_does_not_come_for_others(
         vocabulary[f"filler{index}"] = 10_000 + index
     (base / "tokenizer.json").write_text(json.dumps(data), encoding="utf-8")
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    monkeypatch.setattr(logging.getLogger("transformers"), "level", logging.WARNING)
+    logging.getLogger("transformers").manager._clear_cache()
     from transformers import AutoTokenizer
 
     AutoTokenizer.from_pretrained(base)

@@ -82,9 +82,9 @@ def test_a_plan_that_does_not_fit_is_not_started(tiny_qwen2, tmp_path):
 def test_a_folder_with_another_run_is_refused_whatever_is_left_of_it(tiny_qwen2, tmp_path, trace):
     (tmp_path / trace).mkdir() if trace.startswith("checkpoint") else (tmp_path / trace).write_text("{}")
     with pytest.raises(OutputError, match="holds another run") as caught:
-        folders.check(a_plan(tiny_qwen2), tmp_path)
+        folders.check(a_plan(tiny_qwen2).request, tmp_path)
     assert "overwrite_output_dir" in caught.value.fix
-    folders.check(a_plan(tiny_qwen2, request={"resume_from_checkpoint": "auto"}), tmp_path)
+    folders.check(a_plan(tiny_qwen2, request={"resume_from_checkpoint": "auto"}).request, tmp_path)
     assert (tmp_path / trace).exists()
 
 
@@ -93,7 +93,7 @@ def test_overwriting_deletes_the_run_and_nobody_elses_files(tiny_qwen2, tmp_path
     for name in ("plan.json", "adapter_model.safetensors", "notes.txt"):
         (tmp_path / name).write_text("{}")
     plan = a_plan(tiny_qwen2, request={"overwrite_output_dir": True})
-    folders.check(plan, tmp_path)
+    folders.check(plan.request, tmp_path)
     folders.claim(plan, tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["notes.txt", "plan.json"]
     assert "overwrite_output_dir" in (tmp_path / "plan.json").read_text(), "the new plan"
@@ -104,7 +104,7 @@ def test_overwriting_deletes_the_run_and_nobody_elses_files(tiny_qwen2, tmp_path
 def test_a_file_in_the_place_of_the_folder_is_told(tiny_qwen2, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="Cannot write"):
-        folders.check(a_plan(tiny_qwen2), tmp_path / "file")
+        folders.check(a_plan(tiny_qwen2).request, tmp_path / "file")
 
 
 def test_a_result_appears_with_its_description_last(tmp_path):

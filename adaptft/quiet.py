@@ -1,4 +1,4 @@
-"""Keeps what other libraries print while they work in one log file, and shows it only where something fails."""
+"""Keeps other libraries' bars and notices off the terminal: our own lines say the same once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,18 @@ from pathlib import Path
 from typing import TextIO
 
 _LINES_SHOWN = 20
+
+
+def quiet_libraries() -> None:
+    """No progress bars of transformers, and errors only from it and from bitsandbytes, in this process.
+
+    bitsandbytes advertises a CPU kernel that our frozen NF4 linear would not use.
+    """
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
 
 
 @contextlib.contextmanager
