@@ -1,8 +1,13 @@
-"""Keeps what other libraries print while they work in one log file, and shows it only where something fails."""
+"""What other libraries print: bars and advertisements are kept off the terminal, warnings and errors are not.
+
+``loading`` is for everything that loads a model. ``printing_to`` keeps all that is printed in one log file, and shows
+it only where something fails.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import sys
 import warnings
@@ -11,6 +16,44 @@ from pathlib import Path
 from typing import TextIO
 
 _LINES_SHOWN = 20
+_ADVERTISED = "from kernels-community"
+_ADVERTISERS = ("bitsandbytes.backends.cpu.ops",)
+
+
+def _is_no_advertisement(record: logging.LogRecord) -> bool:
+    return _ADVERTISED not in str(record.msg)
+
+
+def advertisements() -> None:
+    """Leave out what libraries say at their import of packages that would make them faster elsewhere.
+
+    bitsandbytes names a kernel for inference on CPUs, which adaptft does not use. Nothing is imported for this.
+    """
+    for name in _ADVERTISERS:
+        logging.getLogger(name).addFilter(_is_no_advertisement)
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """No progress bars (weights read, decompressed, converted) inside the block; warnings come through."""
+    from tqdm.std import tqdm
+
+    advertisements()
+    start = tqdm.__init__
+    tqdm.__init__ = functools.partialmethod(start, disable=True)
+    try:
+        yield
+    finally:
+        tqdm.__init__ = start
+
+
+def libraries() -> None:
+    """For a training run: no bars of transformers and none of its notices; ours say the same once."""
+    advertisements()
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,6 @@ from datasets import Dataset
 
 from adaptft import data
 from adaptft.errors import DataError, ModelError
-from adaptft.evaluation.quiet import printing_to
 from adaptft.evaluation.scoring import Score, score
 from adaptft.evaluation.subjects import Subject, find_subjects, recorded_system
 from adaptft.facts import Machine
@@ -81,11 +79,10 @@ def score_folder(
 
 def _score(subject: Subject, rows: Dataset, request: EvalRequest, device: Device, dtype: Dtype) -> ModelScore:
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder, printing_to(Path(folder) / "loading.log"):
-        result = score_folder(
-            subject.path, subject.adapters, rows, device=device, dtype=dtype,
-            batch_size=request.per_device_eval_batch_size, trust_remote_code=request.trust_remote_code,
-        )  # fmt: skip
+    result = score_folder(
+        subject.path, subject.adapters, rows, device=device, dtype=dtype,
+        batch_size=request.per_device_eval_batch_size, trust_remote_code=request.trust_remote_code,
+    )  # fmt: skip
     return ModelScore(
         name=subject.name,
         path=str(subject.shown_path),

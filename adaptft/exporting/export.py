@@ -20,7 +20,6 @@ from adaptft import __version__
 from adaptft.artifacts import Artifact, write_artifact
 from adaptft.errors import ExportError, ModelError
 from adaptft.evaluation import score, score_folder
-from adaptft.evaluation.quiet import printing_to
 from adaptft.exporting.cards import write_card
 from adaptft.exporting.checking import FileCount, check_count, check_loss, count_files
 from adaptft.exporting.compressing import compress
@@ -31,6 +30,7 @@ from adaptft.models import load_tokenizer, save_companions
 from adaptft.optional import check_installed
 from adaptft.plans import ExportPlan
 from adaptft.policy.format_table import FORMATS
+from adaptft.quiet import printing_to
 from adaptft.records import write_json
 from adaptft.reports import ExportReport
 

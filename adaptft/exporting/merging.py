@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from adaptft import quiet
 from adaptft.errors import ExportError
 from adaptft.plans import Dtype
 
@@ -31,9 +32,10 @@ def load_merged(base: Path, adapters: Path | None, *, dtype: Dtype, trust_remote
     Raises:
         ExportError: the adapter does not fit the base: a layer is missing or has another shape.
     """
-    model = AutoModelForCausalLM.from_pretrained(
-        base, dtype=torch_dtype(dtype), trust_remote_code=trust_remote_code, local_files_only=True
-    )
+    with quiet.loading():
+        model = AutoModelForCausalLM.from_pretrained(
+            base, dtype=torch_dtype(dtype), trust_remote_code=trust_remote_code, local_files_only=True
+        )
     if adapters is None:
         return model  # type: ignore[no-any-return]
     from peft import PeftModel

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adaptft import optional
+from adaptft import optional, quiet
 from adaptft.errors import ModelError
 from adaptft.models.gguf_tokenizer import check_tokenizer, write_tokenizer
 from adaptft.models.storage import cache_folder, whole_folder
@@ -54,7 +54,8 @@ def convert_gguf(file: Path) -> Path:
     facts = read_gguf(file)
     check_tokenizer(facts.metadata, file.name)
     with whole_folder(target, needed_bytes=int(1.05 * _BYTES[facts.dtype] * facts.num_weights) + 2**25) as folder:
-        _write_model(file, facts, folder)
+        with quiet.loading():
+            _write_model(file, facts, folder)
         write_tokenizer(facts.metadata, folder)
         _write(folder / "generation_config.json", _token_ids(facts.metadata))
     return target

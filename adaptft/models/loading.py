@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptft import optional
+from adaptft import optional, quiet
 from adaptft.errors import ModelError
 from adaptft.models.folders import check_folder, read_folder_config
 from adaptft.models.tokenizers import load_tokenizer
@@ -32,13 +32,22 @@ def load_for_inference(
         ModelError: the folder is not complete, or the adapter is not made for this model.
         MissingPackage: the checkpoint's form needs a package that is not installed.
     """
+    check_folder(path)
+    _require_quantizer(path)
+    with quiet.loading():
+        model = _load_base(path, device, dtype, trust_remote_code)
+        if adapters is not None:
+            model = _with_adapters(model, path, adapters)
+    tokenizer = load_tokenizer(_tokenizer_folder(path, adapters), trust_remote_code=trust_remote_code)
+    return model.eval(), tokenizer
+
+
+def _load_base(path: Path, device: str, dtype: str, trust_remote_code: bool) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    check_folder(path)
-    _require_quantizer(path)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        return AutoModelForCausalLM.from_pretrained(
             path,
             dtype=getattr(torch, _DTYPES.get(dtype, dtype)),
             device_map={"": device} if device != "cpu" else None,
@@ -50,10 +59,6 @@ def load_for_inference(
             f"Cannot load the model in {path}: {_first_line(cause)}.",
             fix="Check that config.json and the weights belong together, or copy the model again.",
         ) from cause
-    if adapters is not None:
-        model = _with_adapters(model, path, adapters)
-    tokenizer = load_tokenizer(_tokenizer_folder(path, adapters), trust_remote_code=trust_remote_code)
-    return model.eval(), tokenizer
 
 
 def _require_quantizer(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from adaptft import quiet
 from adaptft.optional import require
 from adaptft.plans import Dtype, TrainPlan
 
@@ -21,15 +22,16 @@ def load_for_training(plan: TrainPlan, path: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
     decisions = plan.decisions
-    model = AutoModelForCausalLM.from_pretrained(
-        path,
-        dtype=getattr(torch, TORCH_DTYPES[decisions.precision.value.weights]),
-        device_map=_device_map(plan),
-        attn_implementation=_attention_name(decisions.attention.value.implementation),
-        quantization_config=_nf4_config(plan) if decisions.method.value.base_storage == "nf4" else None,
-        trust_remote_code=plan.request.trust_remote_code,
-        local_files_only=True,
-    )
+    with quiet.loading():
+        model = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=getattr(torch, TORCH_DTYPES[decisions.precision.value.weights]),
+            device_map=_device_map(plan),
+            attn_implementation=_attention_name(decisions.attention.value.implementation),
+            quantization_config=_nf4_config(plan) if decisions.method.value.base_storage == "nf4" else None,
+            trust_remote_code=plan.request.trust_remote_code,
+            local_files_only=True,
+        )
     model.config.use_cache = False
     return model
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from adaptft import quiet
 from adaptft.errors import DoesNotFit, MachineError, TrainingError
 from adaptft.facts import Machine
 from adaptft.plans import Placement, TrainPlan
@@ -35,7 +36,7 @@ def launch(plan: TrainPlan, output_dir: Path) -> RunReport:
     folders.check(plan, output_dir)
     if needs_workers(plan):
         return _run_workers(plan, output_dir)
-    numerics.quiet_libraries()
+    quiet.libraries()
     from adaptft.training.run import run
 
     return run(plan, output_dir)

@@ -59,18 +59,3 @@ def set_seed(seed: int) -> None:
     from transformers import set_seed as seed_everything
 
     seed_everything(seed)
-
-
-def quiet_libraries() -> None:
-    """Keep other libraries' progress bars and notices off the terminal; ours say the same once.
-
-    Call before they are imported: bitsandbytes advertises a CPU kernel at its import, which our frozen NF4 linear
-    would not use.
-    """
-    import logging
-
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
