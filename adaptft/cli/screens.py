@@ -32,15 +32,16 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, width=min(Console().width, MAX_WIDTH))
 
 
-def show(renderable: RenderableType) -> None:
-    """Print on stdout; where that is a file or a pipe, without the blanks that fill lines up."""
-    screen = console()
+def show(renderable: RenderableType, *, stderr: bool = False) -> None:
+    """Print on stdout or stderr; where that is a file or a pipe, without the blanks that fill lines up."""
+    screen = console(stderr=stderr)
     if screen.is_terminal:
         screen.print(renderable)
         return
     with screen.capture() as capture:
         screen.print(renderable, crop=False)
-    sys.stdout.write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
+    stream = sys.stderr if stderr else sys.stdout
+    stream.write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
 
 
 def render_plan(plan: TrainPlan, notes: Iterable[str] = ()) -> RenderableType:

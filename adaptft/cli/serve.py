@@ -64,12 +64,12 @@ def _say_ready(endpoint: Endpoint) -> None:
 
 def _show_on_stderr(plan: ServePlan) -> None:
     """The plan beside its reasons; stdout stays free for the command or the ready line."""
-    from adaptft.cli.screens import console
+    from rich.console import Group
+    from rich.text import Text
 
-    screen = console(stderr=True)
-    screen.print(_table(plan))
-    for warning in plan.warnings:
-        screen.print(f"! {warning}", style="yellow", markup=False)
+    from adaptft.cli.screens import show
+
+    show(Group(_table(plan), *(Text(f"! {warning}", style="yellow") for warning in plan.warnings)), stderr=True)
 
 
 def _table(plan: ServePlan) -> Table:
