@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +11,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from adaptft import quiet
 from adaptft.errors import ExportError
+from adaptft.models.adapters import put_adapter
 from adaptft.plans import Dtype
 
 if TYPE_CHECKING:
     from peft import PeftModel
 
 _TORCH_DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-_WRONG_BASE = "Give the model that the adapter was trained on with --model."
 
 
 def torch_dtype(dtype: Dtype) -> torch.dtype:
@@ -38,33 +37,7 @@ def load_merged(base: Path, adapters: Path | None, *, dtype: Dtype, trust_remote
         )
     if adapters is None:
         return model  # type: ignore[no-any-return]
-    from peft import PeftModel
-
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", message="Found missing adapter keys")
-            adapted = PeftModel.from_pretrained(model, str(adapters))
-    except (RuntimeError, ValueError, UserWarning) as cause:
-        raise ExportError(
-            f"The adapter in {adapters} does not fit the model in {base}: {_first_line(cause)}.",
-            fix=_WRONG_BASE,
-        ) from cause
-    _check_all_used(adapted, adapters, base)
-    return merge(adapted)
-
-
-def _check_all_used(adapted: PeftModel, adapters: Path, base: Path) -> None:
-    """PEFT drops an adapter's weights for layers that the model does not have, and says nothing."""
-    from peft import get_peft_model_state_dict
-    from peft.utils import load_peft_weights
-
-    unused = sorted(set(load_peft_weights(str(adapters), device="cpu")) - set(get_peft_model_state_dict(adapted)))
-    if unused:
-        raise ExportError(
-            f"The adapter in {adapters} does not fit the model in {base}: "
-            f"it has {len(unused)} weights for layers that the model lacks, such as {unused[0]}.",
-            fix=_WRONG_BASE,
-        )
+    return merge(put_adapter(model, adapters, base=base, error=ExportError))
 
 
 def merge(adapted: PeftModel) -> PreTrainedModel:
@@ -98,9 +71,3 @@ def _correct_tie(model: PreTrainedModel) -> None:
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     if head is not None and embedding is not None and head.weight is not embedding.weight:
         model.config.tie_word_embeddings = False
-
-
-def _first_line(cause: BaseException) -> str:
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    mismatches = [line for line in lines if "size mismatch" in line]
-    return (mismatches or lines or [type(cause).__name__])[0].rstrip(".")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptft import optional, quiet
 from adaptft.errors import ModelError
+from adaptft.models.adapters import put_adapter
 from adaptft.models.folders import check_folder, read_folder_config
 from adaptft.models.tokenizers import load_tokenizer
 
@@ -69,21 +69,12 @@ def _require_quantizer(path: Path) -> None:
 
 
 def _with_adapters(model: PreTrainedModel, path: Path, adapters: Path) -> Any:
-    from peft import PeftModel
-
     if not (adapters / "adapter_config.json").is_file():
         raise ModelError(
             f"{adapters} is no adapter folder: it has no adapter_config.json.",
             fix="Name the result folder of a lora or qlora run; a full model goes to --model.",
         )
-    try:
-        adapted = PeftModel.from_pretrained(model, str(adapters))
-    except (RuntimeError, ValueError, OSError) as cause:
-        base = json.loads((adapters / "adapter_config.json").read_text("utf-8")).get("base_model_name_or_path")
-        raise ModelError(
-            f"The adapter {adapters} does not fit the model in {path}: {_first_line(cause)}",
-            fix=f"Name the model that it was trained on: --model {base or 'BASE'}",
-        ) from cause
+    adapted = put_adapter(model, adapters, base=path)
     if (adapters / "generation_config.json").is_file():
         from transformers import GenerationConfig
 

@@ -21,6 +21,7 @@ import uvicorn
 from transformers import GenerationConfig
 
 from adaptft.models import load_for_inference, load_tokenizer
+from adaptft.models.adapters import put_adapter
 from adaptft.models.stopping import stop_token_ids
 from adaptft.serving.named_models import NamedModel
 from adaptft.serving.openai_app import build_app
@@ -36,7 +37,7 @@ def load_models(options: argparse.Namespace) -> dict[str, NamedModel]:
     if options.chat_template:
         tokenizer.chat_template = Path(options.chat_template).read_text(encoding="utf-8")
     adapters = {name: Path(path) for name, path in map(_name_and_path, options.lora_modules)}
-    model, lock = _with_adapters(base, list(adapters.values())), threading.Lock()
+    model, lock = _with_adapters(base, folder, list(adapters.values())), threading.Lock()
     served = {options.served_model_name: _named(model, None, base, tokenizer, lock, options)}
     for number, (name, path) in enumerate(adapters.items()):
         own = load_tokenizer(path, trust_remote_code=trust) if (path / TOKENIZER).is_file() else tokenizer
@@ -67,14 +68,9 @@ def _named(
     )
 
 
-def _with_adapters(base: Any, folders: list[Path]) -> Any:
-    if not folders:
-        return base
-    from peft import PeftModel
-
-    model = PeftModel.from_pretrained(base, str(folders[0]), adapter_name=_module_name(0))
-    for number, folder in enumerate(folders[1:], start=1):
-        model.load_adapter(str(folder), adapter_name=_module_name(number))
+def _with_adapters(model: Any, base: Path, folders: list[Path]) -> Any:
+    for number, folder in enumerate(folders):
+        model = put_adapter(model, folder, base=base, name=_module_name(number))
     return model.eval()
 
 
