@@ -145,6 +145,9 @@ def _stops(value: object) -> tuple[str, ...]:
 
 def _bias(value: object) -> Mapping[int, float]:
     try:
-        return {int(token): float(bias) for token, bias in dict(value or {}).items()}  # type: ignore[call-overload]
+        biases = {int(token): float(bias) for token, bias in dict(value or {}).items()}  # type: ignore[call-overload]
     except (TypeError, ValueError):
-        raise ApiError("logit_bias has to map token ids to numbers.", param="logit_bias") from None
+        biases = {-1: 0.0}
+    if any(token < 0 or not -100 <= bias <= 100 for token, bias in biases.items()):
+        raise ApiError("logit_bias has to map token ids to numbers from -100 to 100.", param="logit_bias")
+    return biases

@@ -16,6 +16,9 @@ from adaptft.models.text_streams import StopTexts, TokenText
 from adaptft.serving.api_errors import ApiError
 from adaptft.serving.asked import Asked
 
+_COLDEST = 1e-5
+"""Temperatures below are greedy: logits over them would overflow (vLLM has the same limit)."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Answer:
@@ -96,7 +99,7 @@ class NamedModel:
         if config.pad_token_id is None:
             config.pad_token_id = self.tokenizer.pad_token_id
         if asked.temperature is not None:
-            config.do_sample = asked.temperature > 0
+            config.do_sample = asked.temperature >= _COLDEST
         if config.do_sample:
             top_k = None if asked.top_k is None else max(asked.top_k, 0)
             given = {"temperature": asked.temperature, "top_p": asked.top_p, "top_k": top_k, "min_p": asked.min_p}

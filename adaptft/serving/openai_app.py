@@ -70,13 +70,19 @@ def _card(name: str) -> dict[str, Any]:
 
 
 async def _json(request: Request) -> dict[str, Any]:
+    """The body; NaN and halves of surrogate pairs are refused here, since nothing after takes them."""
     try:
-        body = json.loads(await request.body())
-    except ValueError as cause:
-        raise ApiError(f"The request's body is no JSON: {cause}") from None
+        body = json.loads(await request.body(), parse_constant=_no_number)
+        json.dumps(body, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as cause:
+        raise ApiError(f"The request's body is no JSON: {str(cause).encode(errors='replace').decode()}") from None
     if not isinstance(body, dict):
         raise ApiError("The request's body has to be a JSON object.")
     return body
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is no number")
 
 
 def _answer_errors(app: FastAPI) -> None:

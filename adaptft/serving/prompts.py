@@ -22,16 +22,14 @@ def chat_ids(tokenizer: Any, body: Mapping[str, Any]) -> list[int]:
         raise ApiError("This model has no chat template; it continues texts: use /v1/completions.", param="messages")
     messages = _messages(body.get("messages"))
     extra = body.get("chat_template_kwargs") or {}
-    if not isinstance(extra, dict):
-        raise ApiError("chat_template_kwargs has to be an object.", param="chat_template_kwargs")
+    if not isinstance(extra, dict) or "chat_template" in extra:
+        raise ApiError("chat_template_kwargs has to be an object, without a template.", param="chat_template_kwargs")
     tools = _tools(tokenizer, body)
     try:
-        ids = tokenizer.apply_chat_template(
-            messages, tools=tools, add_generation_prompt=True, tokenize=True, return_dict=True, **extra
-        )["input_ids"]
+        text = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False, **extra)
     except Exception as cause:  # templates are programs: any error in them comes of what they were given
         raise ApiError(f"The model's chat template does not take these messages: {cause}", param="messages") from cause
-    return list(ids)
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def text_prompts(tokenizer: Any, prompt: Any) -> list[list[int]]:

@@ -125,6 +125,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "temperature": ({"temperature": -1}, "temperature has to be a number from 0 to 2"),
     "top_p": ({"top_p": 0}, "top_p has to be a number above 0"),
     "stop": ({"stop": [""]}, "none of them empty"),
+    "a template of one's own": ({"extra_body": {"chat_template_kwargs": {"chat_template": "x"}}}, "without a template"),
+    "logit_bias of words": ({"logit_bias": {"a": 1}}, "numbers from -100 to 100"),
     "logit_bias": ({"logit_bias": {"99999": 1}}, "token 99999"),
     "no such option": ({"extra_body": {"guided_json": {}}}, "no option guided_json"),
     "a long prompt": ({"messages": LONG}, f"takes {LONGEST} tokens at most"),
@@ -159,6 +161,13 @@ def test_other_refusals_have_their_status_and_the_same_form(client: Any, url: st
         chat(openai.OpenAI(base_url=url, api_key="wrong", max_retries=0))
     with pytest.raises(openai.BadRequestError, match="no JSON"):
         client.post("/completions", cast_to=object, content=b"{")
+    for body in (
+        b'{"model": "\\ud800", "prompt": "x"}',
+        b'{"model": "qwen", "prompt": "x", "temperature": NaN}',
+        b"[" * 9999,
+    ):
+        with pytest.raises(openai.BadRequestError, match="no JSON"):
+            client.post("/completions", cast_to=object, content=body)
     with pytest.raises(openai.NotFoundError, match="No model nobody"):
         client.models.retrieve("nobody")
     assert client.models.retrieve("qwen").id == "qwen"
@@ -175,6 +184,10 @@ def test_harmless_defaults_of_clients_are_taken(client: Any) -> None:
     defaults = {"n": 1, "logprobs": False, "response_format": {"type": "text"}, "user": "me", "tools": []}
     answer = chat(client, **defaults, frequency_penalty=0, presence_penalty=0, seed=1, top_p=0.5)
     assert answer.choices[0].message.content == chat(client).choices[0].message.content
+
+
+def test_a_temperature_of_almost_nothing_is_greedy(client: Any) -> None:
+    assert text_of(client, temperature=1e-40).choices == text_of(client).choices
 
 
 def test_penalties_and_biases_change_the_answer(client: Any) -> None:
