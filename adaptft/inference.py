@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from adaptft import quiet
 from adaptft.artifacts import is_adapter, read_artifact
 from adaptft.errors import RequestError
 from adaptft.facts import Machine
@@ -122,7 +123,7 @@ class Speaker:
         if self.request.temperature > 0:
             set_seed(self.request.seed)
             sampling = {"do_sample": True, "temperature": self.request.temperature}
-        with torch.inference_mode():
+        with quiet.no_bars(), torch.inference_mode():
             self.model.generate(
                 input_ids=prompt,
                 attention_mask=torch.ones_like(prompt),

@@ -1,7 +1,7 @@
 """What other libraries print: bars and advertisements are kept off the terminal, warnings and errors are not.
 
-``loading`` is for everything that loads a model. ``printing_to`` keeps all that is printed in one log file, and shows
-it only where something fails.
+``no_bars`` is for all that loads or runs a model: compressed ones are unpacked only when they first run.
+``printing_to`` keeps all that is printed in one log file, and shows it only where something fails.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 _LINES_SHOWN = 20
 _ADVERTISED = "from kernels-community"
@@ -34,13 +34,18 @@ def advertisements() -> None:
 
 
 @contextlib.contextmanager
-def loading() -> Iterator[None]:
-    """No progress bars (weights read, decompressed, converted) inside the block; warnings come through."""
+def no_bars() -> Iterator[None]:
+    """No progress bars of libraries inside the block, also where they ask for them; warnings come through."""
     from tqdm.std import tqdm
 
     advertisements()
     start = tqdm.__init__
-    tqdm.__init__ = functools.partialmethod(start, disable=True)
+
+    @functools.wraps(start)
+    def start_disabled(bar: Any, *args: Any, **options: Any) -> None:
+        start(bar, *args, **(options | {"disable": True}))
+
+    tqdm.__init__ = start_disabled
     try:
         yield
     finally:

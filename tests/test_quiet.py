@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from adaptft.quiet import advertisements, loading, printing_to
+from adaptft.quiet import advertisements, no_bars, printing_to
 
 
 def test_everything_that_is_printed_goes_to_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,15 +42,16 @@ def test_an_error_brings_the_end_of_the_log(tmp_path: Path) -> None:
     assert "the last words" in error.value.__notes__[0]
 
 
-def test_bars_of_libraries_are_off_while_a_model_is_loaded_and_warnings_are_not(
+def test_bars_of_libraries_are_off_inside_the_block_and_warnings_are_not(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from tqdm import tqdm
     from tqdm.auto import tqdm as automatic
 
-    with loading():
+    with no_bars():
         for bar in (tqdm, automatic):
             list(bar([1, 2], desc="Decompressing model"))
+            list(bar([1, 2], desc="Dispatching model", disable=False))
         print("a warning", file=sys.stderr)
     assert capsys.readouterr().err == "a warning\n"
     list(tqdm([1, 2], desc="our own"))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 
-from adaptft import data
+from adaptft import data, quiet
 from adaptft.errors import DataError, ModelError
 from adaptft.evaluation.scoring import Score, score
 from adaptft.evaluation.subjects import Subject, find_subjects, recorded_system
@@ -69,7 +69,8 @@ def score_folder(
         path, adapters=adapters, device=device, dtype=dtype, trust_remote_code=trust_remote_code
     )
     try:
-        return score(model, rows, batch_size=batch_size)
+        with quiet.no_bars():
+            return score(model, rows, batch_size=batch_size)
     finally:
         del model
         gc.collect()

@@ -31,7 +31,7 @@ def load_merged(base: Path, adapters: Path | None, *, dtype: Dtype, trust_remote
     Raises:
         ExportError: the adapter does not fit the base: a layer is missing or has another shape.
     """
-    with quiet.loading():
+    with quiet.no_bars():
         model = AutoModelForCausalLM.from_pretrained(
             base, dtype=torch_dtype(dtype), trust_remote_code=trust_remote_code, local_files_only=True
         )

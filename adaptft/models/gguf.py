@@ -54,7 +54,7 @@ def convert_gguf(file: Path) -> Path:
     facts = read_gguf(file)
     check_tokenizer(facts.metadata, file.name)
     with whole_folder(target, needed_bytes=int(1.05 * _BYTES[facts.dtype] * facts.num_weights) + 2**25) as folder:
-        with quiet.loading():
+        with quiet.no_bars():
             _write_model(file, facts, folder)
         write_tokenizer(facts.metadata, folder)
         _write(folder / "generation_config.json", _token_ids(facts.metadata))

@@ -34,7 +34,7 @@ def load_for_inference(
     """
     check_folder(path)
     _require_quantizer(path)
-    with quiet.loading():
+    with quiet.no_bars():
         model = _load_base(path, device, dtype, trust_remote_code)
         if adapters is not None:
             model = _with_adapters(model, path, adapters)

@@ -22,7 +22,7 @@ def load_for_training(plan: TrainPlan, path: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
     decisions = plan.decisions
-    with quiet.loading():
+    with quiet.no_bars():
         model = AutoModelForCausalLM.from_pretrained(
             path,
             dtype=getattr(torch, TORCH_DTYPES[decisions.precision.value.weights]),

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
+from adaptft import quiet
 from adaptft.models.text_streams import StopTexts, TokenText
 from adaptft.serving.api_errors import ApiError
 from adaptft.serving.asked import Asked
@@ -71,7 +72,7 @@ class NamedModel:
         speech = _Speech(TokenText(self.tokenizer), StopTexts(asked.stops), say, is_cancelled)
         inputs = torch.tensor([prompt], device=self.model.device)
         config = self._config(asked, self.max_model_len - len(prompt))
-        with self.lock, self._adapter_switched(), torch.inference_mode():
+        with self.lock, quiet.no_bars(), self._adapter_switched(), torch.inference_mode():
             if not is_cancelled():
                 if asked.seed is not None:
                     torch.manual_seed(asked.seed)
