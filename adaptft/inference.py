@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from adaptft import quiet
 from adaptft.artifacts import is_adapter, read_artifact
 from adaptft.errors import RequestError
 from adaptft.facts import Machine
@@ -15,6 +16,7 @@ from adaptft.models import LocalModel, load_for_inference, locate, read_config
 from adaptft.models.adapter_shapes import check_shapes, read_adapter
 from adaptft.models.bases import locate_base
 from adaptft.models.stopping import stop_token_ids
+from adaptft.models.text_streams import TokenText
 from adaptft.policy.devices import choose_device, inference_dtype
 from adaptft.requests import InferRequest
 from adaptft.shapes import model_shape
@@ -81,9 +83,10 @@ class Speaker:
             self._generate(prompt, min(self.request.max_new_tokens, room), collected)
         except KeyboardInterrupt:
             was_interrupted = True
+            collected.end()
         stopped = bool(collected.ids) and collected.ids[-1] in self.stop_ids
         return Answer(
-            text=self.tokenizer.decode(collected.ids, skip_special_tokens=True, clean_up_tokenization_spaces=False),
+            text=collected.text,
             finish_reason="interrupted" if was_interrupted else "stop" if stopped else "length",
             num_prompt_tokens=num_prompt_tokens,
             num_tokens=len(collected.ids),
@@ -120,7 +123,7 @@ class Speaker:
         if self.request.temperature > 0:
             set_seed(self.request.seed)
             sampling = {"do_sample": True, "temperature": self.request.temperature}
-        with torch.inference_mode():
+        with quiet.no_bars(), torch.inference_mode():
             self.model.generate(
                 input_ids=prompt,
                 attention_mask=torch.ones_like(prompt),
@@ -222,33 +225,35 @@ def _fit(speaker: Speaker, messages: list[Message], write: Write) -> list[Messag
     return messages
 
 
-@dataclass(slots=True)
 class _Collector:
     """transformers' streamer interface: keeps the ids and writes text as soon as whole characters are there."""
 
-    tokenizer: Any
-    write: Write
-    ids: list[int] = field(default_factory=list)
-    _written: int = 0
-    _is_prompt: bool = True
+    def __init__(self, tokenizer: Any, write: Write) -> None:
+        self._tokens = TokenText(tokenizer)
+        self._write = write
+        self._is_prompt = True
+        self.text = ""
+
+    @property
+    def ids(self) -> list[int]:
+        """The answer's tokens so far."""
+        return self._tokens.ids
 
     def put(self, value: Tensor) -> None:
         """The prompt once, then each token."""
         if self._is_prompt:
             self._is_prompt = False
             return
-        self.ids.extend(value.flatten().tolist())
-        self._flush(is_end=False)
+        self._say(self._tokens.push(value.flatten().tolist()))
 
     def end(self) -> None:
         """Nothing follows."""
-        self._flush(is_end=True)
+        self._say(self._tokens.end())
 
-    def _flush(self, *, is_end: bool) -> None:
-        text = self.tokenizer.decode(self.ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        if is_end or not text.endswith("\N{REPLACEMENT CHARACTER}"):
-            self.write(text[self._written :])
-            self._written = len(text)
+    def _say(self, piece: str) -> None:
+        self.text += piece
+        if piece:
+            self._write(piece)
 
 
 def _find(request: InferRequest) -> tuple[LocalModel, Path | None]:

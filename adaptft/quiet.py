@@ -1,24 +1,60 @@
-"""Keeps other libraries' bars and notices off the terminal: our own lines say the same once."""
+"""What other libraries print: bars and advertisements are kept off the terminal, warnings and errors are not.
+
+``no_bars`` is for all that loads or runs a model: compressed ones are unpacked only when they first run.
+``printing_to`` keeps all that is printed in one log file, and shows it only where something fails.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 _LINES_SHOWN = 20
+_ADVERTISED = "from kernels-community"
+_ADVERTISERS = ("bitsandbytes.backends.cpu.ops",)
 
 
-def quiet_libraries() -> None:
-    """No progress bars of transformers, and errors only from it and from bitsandbytes, in this process.
+def _is_no_advertisement(record: logging.LogRecord) -> bool:
+    return _ADVERTISED not in str(record.msg)
 
-    bitsandbytes advertises a CPU kernel that our frozen NF4 linear would not use.
+
+def advertisements() -> None:
+    """Leave out what libraries say at their import of packages that would make them faster elsewhere.
+
+    bitsandbytes names a kernel for inference on CPUs, which adaptft does not use. Nothing is imported for this.
     """
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    for name in _ADVERTISERS:
+        logging.getLogger(name).addFilter(_is_no_advertisement)
+
+
+@contextlib.contextmanager
+def no_bars() -> Iterator[None]:
+    """No progress bars of libraries inside the block, also where they ask for them; warnings come through."""
+    from tqdm.std import tqdm
+
+    advertisements()
+    start = tqdm.__init__
+
+    @functools.wraps(start)
+    def start_disabled(bar: Any, *args: Any, **options: Any) -> None:
+        start(bar, *args, **(options | {"disable": True}))
+
+    tqdm.__init__ = start_disabled
+    try:
+        yield
+    finally:
+        tqdm.__init__ = start
+
+
+def libraries() -> None:
+    """For a training run: no bars of transformers and none of its notices; ours say the same once."""
+    advertisements()
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.set_verbosity_error()

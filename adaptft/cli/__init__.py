@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from adaptft import quiet
 from adaptft.cli.errors import run
 from adaptft.errors import RequestError
 
@@ -93,6 +94,7 @@ def group() -> None:
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; ends the process with the exit status."""
+    quiet.advertisements()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
-from pathlib import Path
 
 import click
 
@@ -26,12 +24,9 @@ def command(parsed: Parsed[InferRequest]) -> None:
     Without --prompt a chat starts; with --prompt - the question is read from standard input.
     """
     from adaptft import hardware, inference
-    from adaptft.quiet import printing_to, quiet_libraries
 
     request = parsed.request
-    quiet_libraries()
-    with tempfile.TemporaryDirectory() as folder, printing_to(Path(folder) / "loading.log"):
-        speaker = inference.load(request, hardware.probe())
+    speaker = inference.load(request, hardware.probe())
     if request.prompt is None:
         inference.chat(speaker, read=_read_line, write=_write)
         return

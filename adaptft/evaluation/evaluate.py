@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 
-from adaptft import data
+from adaptft import data, quiet
 from adaptft.errors import DataError, ModelError
 from adaptft.evaluation.scoring import Score, score
 from adaptft.evaluation.subjects import Subject, find_subjects, recorded_system
@@ -20,7 +19,6 @@ from adaptft.facts import Machine
 from adaptft.models import load_for_inference, load_tokenizer
 from adaptft.plans import Dtype
 from adaptft.policy.devices import Device, choose_device, inference_dtype
-from adaptft.quiet import printing_to, quiet_libraries
 from adaptft.reports import EvalReport, ModelScore
 from adaptft.requests import EvalRequest
 
@@ -38,7 +36,6 @@ def evaluate(request: EvalRequest, machine: Machine, *, progress: Progress = lam
         DataError: the rows cannot be read, or none is left.
         MachineError: a GPU was asked for and there is none.
     """
-    quiet_libraries()
     device = choose_device(machine, request.device).value
     dtype = inference_dtype(machine, device).value
     subjects = find_subjects(request)
@@ -72,7 +69,8 @@ def score_folder(
         path, adapters=adapters, device=device, dtype=dtype, trust_remote_code=trust_remote_code
     )
     try:
-        return score(model, rows, batch_size=batch_size)
+        with quiet.no_bars():
+            return score(model, rows, batch_size=batch_size)
     finally:
         del model
         gc.collect()
@@ -82,11 +80,10 @@ def score_folder(
 
 def _score(subject: Subject, rows: Dataset, request: EvalRequest, device: Device, dtype: Dtype) -> ModelScore:
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder, printing_to(Path(folder) / "loading.log"):
-        result = score_folder(
-            subject.path, subject.adapters, rows, device=device, dtype=dtype,
-            batch_size=request.per_device_eval_batch_size, trust_remote_code=request.trust_remote_code,
-        )  # fmt: skip
+    result = score_folder(
+        subject.path, subject.adapters, rows, device=device, dtype=dtype,
+        batch_size=request.per_device_eval_batch_size, trust_remote_code=request.trust_remote_code,
+    )  # fmt: skip
     return ModelScore(
         name=subject.name,
         path=str(subject.shown_path),

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from adaptft import __version__
+from adaptft import __version__, quiet
 from adaptft.artifacts import Artifact, write_artifact
 from adaptft.errors import ExportError, ModelError
 from adaptft.evaluation import score, score_folder
@@ -30,7 +30,7 @@ from adaptft.models import load_tokenizer, save_companions
 from adaptft.optional import check_installed
 from adaptft.plans import ExportPlan
 from adaptft.policy.format_table import FORMATS
-from adaptft.quiet import printing_to, quiet_libraries
+from adaptft.quiet import printing_to
 from adaptft.records import write_json
 from adaptft.reports import ExportReport
 
@@ -68,7 +68,7 @@ def export(
         DataError: the rows that the user named cannot be used.
     """
     start = time.perf_counter()
-    quiet_libraries()
+    quiet.libraries()
     if FORMATS[plan.format].is_compressed:
         check_installed("llmcompressor", purpose=f"--format {plan.format}")
     progress("reading rows")

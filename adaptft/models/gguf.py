@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adaptft import optional
+from adaptft import optional, quiet
 from adaptft.errors import ModelError
 from adaptft.models.gguf_tokenizer import check_tokenizer, write_tokenizer
 from adaptft.models.storage import cache_folder, whole_folder
-from adaptft.quiet import quiet_libraries
 
 _FORM = 2  # raise it when a conversion comes out differently, so that old ones are not used
 _STORED = {0: "float32", 1: "float16"}  # general.file_type; everything else is quantised and unpacked to bfloat16
@@ -54,9 +53,9 @@ def convert_gguf(file: Path) -> Path:
         return target
     facts = read_gguf(file)
     check_tokenizer(facts.metadata, file.name)
-    quiet_libraries()
     with whole_folder(target, needed_bytes=int(1.05 * _BYTES[facts.dtype] * facts.num_weights) + 2**25) as folder:
-        _write_model(file, facts, folder)
+        with quiet.no_bars():
+            _write_model(file, facts, folder)
         write_tokenizer(facts.metadata, folder)
         _write(folder / "generation_config.json", _token_ids(facts.metadata))
     return target

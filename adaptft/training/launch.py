@@ -11,10 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from adaptft import quiet
 from adaptft.errors import DoesNotFit, MachineError, TrainingError
 from adaptft.facts import Machine
 from adaptft.plans import Placement, TrainPlan
-from adaptft.quiet import quiet_libraries
 from adaptft.records import read_json, write_json
 from adaptft.reports import RunReport
 from adaptft.training import folders, numerics
@@ -36,7 +36,7 @@ def launch(plan: TrainPlan, output_dir: Path) -> RunReport:
     folders.check(plan.request, output_dir)
     if needs_workers(plan):
         return _run_workers(plan, output_dir)
-    quiet_libraries()
+    quiet.libraries()
     from adaptft.training.run import run
 
     return run(plan, output_dir)

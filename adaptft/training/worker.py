@@ -6,15 +6,15 @@ import os
 import sys
 from pathlib import Path
 
+from adaptft import quiet
 from adaptft.errors import AdaptftError, TrainingError
 from adaptft.plans import TrainPlan
-from adaptft.quiet import quiet_libraries
 from adaptft.records import read_json
 
 
 def main(plan_file: Path, output_dir: Path) -> int:
     """Run this rank of the plan in ``plan_file``; errors of users become two lines from the first rank."""
-    quiet_libraries()
+    quiet.libraries()
     from adaptft.training.run import run
 
     try:

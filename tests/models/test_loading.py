@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import models_factory
 import pytest
 from models_factory import IM_END
 
@@ -65,6 +66,15 @@ def test_an_adapter_of_another_model_is_refused_with_its_base(tiny_qwen2: Path, 
         load_for_inference(other, adapters=tmp_path, device="cpu", dtype="float32")
     assert str(tiny_qwen2) in caught.value.fix
     assert "\n" not in caught.value.problem
+
+
+def test_an_adapter_with_more_layers_than_the_model_is_refused(tiny_qwen2: Path, tmp_path: Path) -> None:
+    shallow = models_factory.build("tiny-qwen2", tmp_path / "shallow", num_hidden_layers=2)
+    _adapter(tiny_qwen2, tmp_path / "adapter")
+    with pytest.raises(ModelError, match="weights for layers that the model lacks, such as") as caught:
+        load_for_inference(shallow, adapters=tmp_path / "adapter", device="cpu", dtype="float32")
+    assert "does not fit" in caught.value.problem
+    assert "--model" in caught.value.fix
 
 
 def test_a_folder_that_is_no_adapter_is_refused(tiny_qwen2: Path, tiny_llama: Path) -> None:

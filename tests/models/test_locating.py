@@ -163,16 +163,41 @@ def test_a_folder_of_folders_names_the_model_in_it(folder: Path) -> None:
         ("./nothing", "no model folder or file ./nothing", "Check the path"),
         ("/no/such/folder", "no model folder or file /no/such/folder", "Check the path"),
         ("a/b/c", "no model folder or file a/b/c", "Check the path"),
+        (".hidden/run", "no model folder or file .hidden/run", "Check the path"),
+        ("my_runs/one", "no model folder or file my_runs/one", "--hub hf"),
+        ("tests/nothere", "no model folder or file tests/nothere", "--hub hf"),
         ("missing.gguf", "no model folder or file missing.gguf", "Check the path"),
         ("", "There is no model ''", "Aliases are"),
     ],
 )
-def test_names_of_nothing_are_two_line_errors(model: str, problem: str, fix: str) -> None:
+def test_names_of_nothing_are_two_line_errors(
+    model: str, problem: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tests").mkdir()
     for look in (locate, read_config):
         with pytest.raises(ModelError) as caught:
             look(model)
         assert problem in caught.value.problem
         assert fix in caught.value.fix
+
+
+@pytest.mark.parametrize("words", [("serve",), ("infer",), ("eval",), ("train", "--model"), ("plan", "--model")])
+def test_every_command_says_first_that_a_folder_is_missing(words: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    program = [sys.executable, "-m", "adaptft", *words, "out/nothere"]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: There is no model folder or file out/nothere."), done.stderr
+
+
+def test_a_hub_that_is_named_is_asked_where_a_folder_has_the_owners_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "some").mkdir()
+    with pytest.raises(ModelError, match="cannot be reached for some/model"):
+        locate("some/model", hub="hf")
 
 
 def test_a_hub_that_is_offline_says_what_to_do() -> None:

@@ -69,6 +69,7 @@ def test_a_plan_for_a_recorded_machine_needs_neither_weights_nor_an_engine(confi
     assert words[words.index("--max-model-len") + 1] == "40960"
     assert "--tensor-parallel-size" not in words
     assert "6,144 bytes a token" in done.stderr
+    assert not [line for line in done.stderr.splitlines() if line != line.rstrip()], "no trailing blanks"
     refused = serve(config_only, "--print", "--machine", four_gpus, "--tensor_parallel_size", "4")
     assert refused.returncode == 2
     assert refused.stdout == ""

@@ -1,0 +1,236 @@
+"""The endpoint's HTTP side: OpenAI's paths over the served names, its form of errors, its stream of events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from adaptft.serving.api_errors import ApiError
+from adaptft.serving.asked import Asked, read_chat, read_text
+from adaptft.serving.named_models import Answer, NamedModel, find
+from adaptft.serving.prompts import chat_ids, text_prompts
+
+Models = Mapping[str, NamedModel]
+_PATHS = "/v1/models, /v1/chat/completions, /v1/completions and /health"
+_LOG = logging.getLogger(__name__)
+
+
+def build_app(models: Models, api_key: str | None) -> FastAPI:
+    """The application that serves ``models``; with a key, all but /health asks for it."""
+    app = FastAPI(openapi_url=None)
+
+    @app.get("/health")
+    def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/v1/models")
+    def list_models() -> dict[str, Any]:
+        return {"object": "list", "data": [_card(name) for name in models]}
+
+    @app.get("/v1/models/{name:path}")
+    def one_model(name: str) -> dict[str, Any]:
+        find(models, name)
+        return _card(name)
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        body = await _json(request)
+        asked = read_chat(body)
+        model = find(models, asked.model)
+        return await _answer(_Job(_Form(is_chat=True), model, asked, [chat_ids(model.tokenizer, body)]))
+
+    @app.post("/v1/completions")
+    async def text(request: Request) -> Response:
+        body = await _json(request)
+        asked = read_text(body)
+        model = find(models, asked.model)
+        return await _answer(
+            _Job(_Form(is_chat=False), model, asked, text_prompts(model.tokenizer, body.get("prompt")))
+        )
+
+    _answer_errors(app)
+    if api_key:
+        app.middleware("http")(_key_check(api_key))
+    return app
+
+
+def _card(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "adaptft"}
+
+
+async def _json(request: Request) -> dict[str, Any]:
+    """The body; NaN and halves of surrogate pairs are refused here, since nothing after takes them."""
+    try:
+        body = json.loads(await request.body(), parse_constant=_no_number)
+        json.dumps(body, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as cause:
+        raise ApiError(f"The request's body is no JSON: {str(cause).encode(errors='replace').decode()}") from None
+    if not isinstance(body, dict):
+        raise ApiError("The request's body has to be a JSON object.")
+    return body
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is no number")
+
+
+def _answer_errors(app: FastAPI) -> None:
+    async def refuse(_: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return JSONResponse(error.body(), status_code=error.status)
+
+    async def no_path(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        what = f"{request.method} {request.url.path}"
+        shown = ApiError(f"{what} is not served here ({error.detail}); there are {_PATHS}.", status=error.status_code)
+        return JSONResponse(shown.body(), status_code=error.status_code)
+
+    async def failed(_: Request, error: Exception) -> Response:
+        return JSONResponse(_failure(error).body(), status_code=500)
+
+    app.add_exception_handler(ApiError, refuse)
+    app.add_exception_handler(HTTPException, no_path)
+    app.add_exception_handler(Exception, failed)
+
+
+def _failure(error: Exception) -> ApiError:
+    return ApiError(f"The server failed to answer: {type(error).__name__}: {error}", status=500)
+
+
+def _key_check(api_key: str) -> Callable[[Request, Callable[[Request], Awaitable[Response]]], Awaitable[Response]]:
+    async def check(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        if request.url.path == "/health" or request.headers.get("authorization") == f"Bearer {api_key}":
+            return await answer(request)
+        refused = ApiError(
+            "The API key is missing or wrong: send Authorization: Bearer KEY.", status=401, code="invalid_api_key"
+        )
+        return JSONResponse(refused.body(), status_code=401)
+
+    return check
+
+
+class _Form:
+    """JSON of one answer, whole or in pieces, of a chat or of a text completion."""
+
+    def __init__(self, *, is_chat: bool) -> None:
+        self.is_chat = is_chat
+        self._id = f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+
+    def whole(self, model: str, answers: list[Answer]) -> dict[str, Any]:
+        """The one answer to a request without stream."""
+        choices = [
+            {"index": number, "finish_reason": answer.finish_reason, "logprobs": None, **self._said(answer.text)}
+            for number, answer in enumerate(answers)
+        ]
+        name = "chat.completion" if self.is_chat else "text_completion"
+        return self._frame(name, model, choices) | {"usage": usage(answers)}
+
+    def piece(self, model: str, index: int, text: str, *, role: str | None = None, end: str | None = None) -> str:
+        """An event with a piece of a choice."""
+        delta = ({"role": role} if role else {}) | ({"content": text} if text or role else {})
+        said: dict[str, Any] = {"delta": delta} if self.is_chat else {"text": text}
+        return event(self._chunk(model, [{"index": index, "finish_reason": end, "logprobs": None, **said}]))
+
+    def total(self, model: str, answers: list[Answer]) -> str:
+        """The event with the usage and no choice."""
+        return event(self._chunk(model, []) | {"usage": usage(answers)})
+
+    def _chunk(self, model: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return self._frame("chat.completion.chunk" if self.is_chat else "text_completion", model, choices)
+
+    def _frame(self, name: str, model: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"id": self._id, "object": name, "created": self._created, "model": model, "choices": choices}
+
+    def _said(self, text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
+
+
+def usage(answers: list[Answer]) -> dict[str, int]:
+    """Tokens of all prompts and answers of a request."""
+    prompt, said = sum(a.num_prompt_tokens for a in answers), sum(a.num_tokens for a in answers)
+    return {"prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said}
+
+
+def event(value: dict[str, Any]) -> str:
+    """A server-sent event."""
+    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    form: _Form
+    model: NamedModel
+    asked: Asked
+    prompts: list[list[int]]
+
+
+async def _answer(job: _Job) -> Response:
+    """All that can be refused is refused before the first byte is sent."""
+    for prompt in job.prompts:
+        job.model.check_length(prompt, job.asked)
+    if job.asked.is_stream:
+        return StreamingResponse(_events(job), media_type="text/event-stream")
+    answers = []
+    for prompt in job.prompts:
+        answers.append(await asyncio.to_thread(job.model.answer, prompt, job.asked, lambda _: None, lambda: False))
+    return JSONResponse(job.form.whole(job.asked.model, answers))
+
+
+async def _events(job: _Job) -> AsyncIterator[str]:
+    name, answers = job.asked.model, []
+    try:
+        for index, prompt in enumerate(job.prompts):
+            if job.form.is_chat:
+                yield job.form.piece(name, index, "", role="assistant")
+            async for said in _pieces(job, prompt):
+                if isinstance(said, str):
+                    yield job.form.piece(name, index, said)
+                else:
+                    answers.append(said)
+                    yield job.form.piece(name, index, "", end=said.finish_reason)
+    except Exception as error:  # the status is sent already: clients read the error from the stream
+        _LOG.exception("An answer failed")
+        yield event(_failure(error).body())
+        return
+    if job.asked.with_usage:
+        yield job.form.total(name, answers)
+    yield "data: [DONE]\n\n"
+
+
+async def _pieces(job: _Job, prompt: list[int]) -> AsyncIterator[str | Answer]:
+    """The text in pieces, then the whole answer; the model stops where nobody listens any more."""
+    loop, queue, has_left = asyncio.get_running_loop(), asyncio.Queue[str | Answer | Exception](), threading.Event()
+
+    def put(item: str | Answer | Exception) -> None:
+        loop.call_soon_threadsafe(queue.put_nowait, item)
+
+    def work() -> None:
+        try:
+            put(job.model.answer(prompt, job.asked, put, has_left.is_set))
+        except Exception as error:
+            put(error)
+
+    running = loop.run_in_executor(None, work)
+    try:
+        while True:
+            item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            yield item
+            if isinstance(item, Answer):
+                break
+        await running
+    finally:
+        has_left.set()
