@@ -8,6 +8,7 @@ batches      rows to micro-batches
 adapters     LoRA on a base, with fp32 masters
 checkpointing  which decoder layers recompute
 losses       the planned loss as the model's forward
+schedules    the learning rate of each step
 trainer      transformers.Trainer with the plan's loss, batches and measurements
 checkpoints  sealed checkpoints, and which one a run goes on from
 recovery     what stops a run, in two lines

@@ -20,7 +20,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from adaptft.plans import TrainPlan
-from adaptft.training import recovery
+from adaptft.training import recovery, schedules
 from adaptft.training.adapters import trained_parameters
 from adaptft.training.batches import Collator, EpochLoader, MicroBatches, Rows, loader
 from adaptft.training.checkpoints import CheckpointKeeper
@@ -104,6 +104,17 @@ class PlannedTrainer:
         return self.accelerator.clip_grad_norm_(self.trained, math.inf) if grad_norm is None else grad_norm
 
     # ---- a step
+
+    def create_scheduler(self: Any, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The planned learning rate over ``num_training_steps``; its first step is never 0."""
+        if self.lr_scheduler is None:
+            planned = self.plan.decisions.optimizer.value
+            self.lr_scheduler = schedules.scheduler(
+                self.optimizer if optimizer is None else optimizer,
+                planned.warmup_steps, num_training_steps, planned.lr_scheduler_type,
+            )  # fmt: skip
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
 
     def _maybe_log_save_evaluate(
         self: Any, tr_loss: Tensor, grad_norm: Any, model: Any, trial: Any, epoch: float, ignore_keys_for_eval: Any,
