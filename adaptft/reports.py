@@ -77,6 +77,8 @@ class RunReport:
     data: DataReport
     versions: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    was_finished: bool = False
+    """True where the run was to go on and had been finished before: nothing was done. Never so in report.json."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import click
 
-from adaptft.errors import AdaptftError
+from adaptft.errors import AdaptftError, Interrupted
 
 INTERRUPTED = 130
 
@@ -32,8 +32,8 @@ def run(call: Callable[[], int | None]) -> int:
         return _report(_sentence(error.format_message()), _usage_fix(error), error.exit_code)
     except click.ClickException as error:
         return _report(_sentence(error.format_message()), "Mend that, and run the command again.", error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("\nInterrupted.", err=True)
+    except (KeyboardInterrupt, click.Abort) as stopped:
+        click.echo(f"\n{stopped if isinstance(stopped, Interrupted) else 'Interrupted.'}", err=True)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has left; nothing may be written while the interpreter closes.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptft import __version__, models
-from adaptft.artifacts import Artifact, write_artifact
+from adaptft.artifacts import Artifact, plan_text, write_artifact
 from adaptft.plans import TrainPlan
 from adaptft.records import write_json
 from adaptft.reports import RunReport
@@ -31,6 +31,7 @@ def write_result(plan: TrainPlan, report: RunReport, model: Any, base: Any, outp
     partial.mkdir()
     model.save_pretrained(partial)
     models.save_companions(base.path, partial)
+    write_json(partial / folders.PLAN, plan_text(plan))
     write_json(partial / folders.REPORT, report)
     (partial / "README.md").write_text(model_card(plan, report), encoding="utf-8")
     write_artifact(partial, describe(plan, base))
