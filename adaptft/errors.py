@@ -54,7 +54,10 @@ class MachineError(AdaptftError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Somebody stopped a run (Ctrl-C, SIGTERM); its text says in one line what is kept and how to go on. Exit 130."""
+    """Somebody stopped a run (Ctrl-C, SIGTERM); its text is one line: what is kept, and how to go on. Exit 130."""
+
+    def __init__(self, problem: str, *, fix: str) -> None:
+        super().__init__(f"{problem}; {fix}")
 
 
 class ModelError(AdaptftError):

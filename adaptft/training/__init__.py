@@ -15,6 +15,7 @@ checkpoints  sealed checkpoints, and which one a run goes on from
 interruption  Ctrl-C and SIGTERM, and what is kept
 recovery     what stops a run, in two lines
 results      the result folder
+model_card   its README.md
 """
 
 from __future__ import annotations

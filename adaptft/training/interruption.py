@@ -25,7 +25,7 @@ def told(output_dir: Path) -> Iterator[None]:
         with terminable():
             yield
     except KeyboardInterrupt as cause:
-        raise Interrupted(what_is_kept(output_dir)) from cause
+        raise interrupted(output_dir) from cause
 
 
 @contextmanager
@@ -45,12 +45,15 @@ def _interrupt(number: int, frame: Any) -> None:
     raise KeyboardInterrupt
 
 
-def what_is_kept(output_dir: Path) -> str:
+def interrupted(output_dir: Path) -> Interrupted:
     """Which checkpoint is whole and how to go on from it, or that there is none."""
     last = newest_whole(output_dir)[0]
     if last is None:
-        return f"Interrupted before the first checkpoint: nothing is kept in {output_dir}; start the run again."
-    return (
-        f"Interrupted: {last} is whole; go on with the same command and "
-        f"--resume_from_checkpoint auto --output_dir {shlex.quote(str(output_dir))}"
+        return Interrupted(
+            f"Interrupted before the first checkpoint: nothing is kept in {output_dir}", fix="start the run again."
+        )
+    return Interrupted(
+        f"Interrupted: {last} is whole",
+        fix="go on with the same command and --resume_from_checkpoint auto "
+        f"--output_dir {shlex.quote(str(output_dir))}",
     )

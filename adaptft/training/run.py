@@ -108,7 +108,10 @@ def make_report(
         total_seconds=seconds,
         tokens_per_second=metrics.tokens_per_second(steps),
         num_tokens=sum(step.num_tokens for step in steps),
-        peak_memory=metrics.compare(plan.memory.peak_bytes, memory.measured_bytes()),
+        peak_memory=metrics.compare(
+            plan.memory.peak_bytes if uses_gpu(plan) else None,  # on the CPU libraries count too, which no plan knows
+            memory.measured_bytes(),
+        ),
         step_seconds=metrics.compare(
             plan.speed.step_seconds if plan.speed else None, metrics.median_step_seconds(steps)
         ),
