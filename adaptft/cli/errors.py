@@ -33,7 +33,8 @@ def run(call: Callable[[], int | None]) -> int:
     except click.ClickException as error:
         return _report(_sentence(error.format_message()), "Mend that, and run the command again.", error.exit_code)
     except (KeyboardInterrupt, click.Abort) as stopped:
-        click.echo(f"\n{stopped if isinstance(stopped, Interrupted) else 'Interrupted.'}", err=True)
+        said = next((e for e in (stopped, stopped.__cause__) if isinstance(e, Interrupted)), "Interrupted.")
+        click.echo(f"\n{said}", err=True)  # click has made an Abort of it, with the interrupt as its cause
         return INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has left; nothing may be written while the interpreter closes.
