@@ -28,7 +28,7 @@ def model_card(plan: TrainPlan, report: RunReport) -> str:
 def _facts(plan: TrainPlan, report: RunReport) -> list[tuple[str, str]]:
     request, decisions = plan.request, plan.decisions
     batch, optimizer, schedule = decisions.batch.value, decisions.optimizer.value, decisions.schedule.value
-    epochs = f" ({schedule.num_train_epochs:.3g} epochs planned)" if schedule.num_train_epochs else ""
+    epochs = [("Epochs", f"{schedule.num_train_epochs:.3g}, as planned")] if schedule.num_train_epochs else []
     return [
         ("Base model", request.model),
         ("Method", _method(decisions.method.value)),
@@ -36,7 +36,8 @@ def _facts(plan: TrainPlan, report: RunReport) -> list[tuple[str, str]]:
         ("Rows", _rows(plan, report.data)),
         ("Sequences a step", f"{batch.global_batch_size} of up to {batch.max_length} tokens"),
         ("Optimizer", f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {optimizer.lr_scheduler_type}"),
-        ("Steps", f"{len(report.steps)}{epochs}"),
+        ("Steps", str(len(report.steps))),
+        *epochs,
         ("Tokens", str(report.num_tokens)),
         *_losses(report),
     ]
@@ -56,7 +57,7 @@ def _rows(plan: TrainPlan, data: DataReport) -> str:
     if plan.request.val_dataset:
         evaluated = f"; evaluated on {', '.join(plan.request.val_dataset)}"
     else:
-        evaluated = f"; {held_out:.3g} of them held out for evaluation" if held_out else "; none held out"
+        evaluated = f"; {held_out:.1%} of them held out for evaluation" if held_out else "; none held out"
     return f"{data.num_accepted}{left_out}{evaluated}"
 
 

@@ -203,7 +203,7 @@ def test_the_model_card_and_the_description_say_what_it_is(tiny_qwen2, method, k
     card = model_card(plan, report)
     assert line in card
     assert "2.0000 before, not measured after" in card
-    assert "| Rows | 1; 0.05 of them held out for evaluation |" in card
+    assert "| Rows | 1; 5.0% of them held out for evaluation |" in card
     assert "| Steps | 1 |" in card
     assert "| Tokens | 100 |" in card
     assert f'base_model: "{tiny_qwen2}"' in card
@@ -219,7 +219,7 @@ def test_the_model_card_says_where_nothing_was_held_out(tiny_qwen2):
     )  # fmt: skip
     card = model_card(plan, report)
     assert "| Rows | 9, 2 unusable ones left out; none held out |" in card
-    assert "| Steps | 2 (1.5 epochs planned) |" in card
+    assert "| Steps | 2 |\n| Epochs | 1.5, as planned |" in card
     assert "| Held-out loss | not measured |" in card
     assert "1.0000 in the first step, 1.0000 in the last" in card
 
