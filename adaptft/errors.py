@@ -53,6 +53,13 @@ class MachineError(AdaptftError):
     """The machine cannot be read, or is not the one that a plan was made for."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Somebody stopped a run (Ctrl-C, SIGTERM); its text is one line: what is kept, and how to go on. Exit 130."""
+
+    def __init__(self, problem: str, *, fix: str) -> None:
+        super().__init__(f"{problem}; {fix}")
+
+
 class ModelError(AdaptftError):
     """A model that does not exist, cannot be read, or is of an unsupported architecture."""
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+WARM_UP_STEPS = 2
+"""Steps left out of speeds: compilation, first allocation."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedRows:
@@ -47,14 +50,16 @@ class StepMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A prediction beside its measurement."""
+    """A measurement, beside its prediction where there is one that means the same."""
 
-    predicted: float
+    predicted: float | None
     measured: float
 
     @property
-    def error(self) -> float:
-        """Relative: +0.1 is a prediction 10 % too high."""
+    def error(self) -> float | None:
+        """Relative: +0.1 is a prediction 10 % too high; None without a prediction."""
+        if self.predicted is None:
+            return None
         return self.predicted / self.measured - 1 if self.measured else float("inf")
 
 
@@ -66,10 +71,12 @@ class RunReport:
     initial_eval_loss: float | None
     final_eval_loss: float | None
     total_seconds: float
+    """Of this process: reading, loading, evaluation and checkpoints too."""
     tokens_per_second: float
     """Tokens of documents (padding left out) in all steps but the first two, over their time."""
     num_tokens: int
     peak_memory: Comparison | None
+    """Bytes: allocated by torch on the GPU, beside the plan's peak; on the CPU, what the process grew by."""
     step_seconds: Comparison | None
     first_step_seconds: float
     input_wait_share: float
@@ -77,6 +84,8 @@ class RunReport:
     data: DataReport
     versions: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    was_finished: bool = False
+    """True where the run was to go on and had been finished before: nothing was done. Never so in report.json."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

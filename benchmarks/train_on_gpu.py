@@ -71,7 +71,7 @@ def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def line(name: str, result: dict[str, Any]) -> str:
     report, memory = result["report"], result["report"]["peak_memory"]
-    step = report["step_seconds"] or {"predicted": float("nan"), "measured": float("nan"), "error": float("nan")}
+    step = {name: float("nan") if value is None else value for name, value in report["step_seconds"].items()}
     return (
         f"{name:10} {report['tokens_per_second']:7.0f} tokens/s   peak {memory['measured'] / GIB:6.2f} GiB "
         f"(plan {memory['predicted'] / GIB:6.2f}, {memory['error']:+.1%})   step {step['measured']:.3f} s "

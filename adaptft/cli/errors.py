@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import click
 
-from adaptft.errors import AdaptftError
+from adaptft.errors import AdaptftError, Interrupted
 
 INTERRUPTED = 130
 OF_THE_MACHINE: dict[int | None, str] = {
@@ -45,6 +45,10 @@ def run(call: Callable[[], int | None]) -> int:
         return _report(_sentence(error.format_message()), _usage_fix(error), error.exit_code)
     except click.ClickException as error:
         return _report(_sentence(error.format_message()), "Mend that, and run the command again.", error.exit_code)
+    except (KeyboardInterrupt, click.Abort) as stopped:
+        said = next((e for e in (stopped, stopped.__cause__) if isinstance(e, Interrupted)), "Interrupted.")
+        click.echo(f"\n{said}", err=True)  # click has made an Abort of it, with the interrupt as its cause
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has left; nothing may be written while the interpreter closes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -54,9 +58,6 @@ def run(call: Callable[[], int | None]) -> int:
             raise
         where = f" ({error.filename})" if error.filename else ""
         return _report(f"{error.strerror or error}{where}.", OF_THE_MACHINE[error.errno], 1)
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("\nInterrupted.", err=True)
-        return INTERRUPTED
 
 
 def _report(problem: str, fix: str, status: int) -> int:

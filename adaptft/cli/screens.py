@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -17,7 +16,6 @@ from rich.text import Text
 from adaptft.cli.tables import pairs, remarks
 from adaptft.cli.words import dataset_words, decision_words, machine_words, model_words
 from adaptft.plans import Decision, MemoryEstimate, Rejected, TrainPlan
-from adaptft.reports import Comparison, RunReport
 from adaptft.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -83,31 +81,6 @@ class _Unwrapped:
         if not console.is_terminal:
             text.no_wrap, text.overflow = True, "ignore"
         yield text
-
-
-def render_run(plan: TrainPlan, report: RunReport, folder: Path) -> RenderableType:
-    """A finished run: losses, speed and memory against the plan, and what to do next."""
-    base, flag = plan.request.model, "--model" if plan.decisions.method.value.train_type == "full" else "--adapters"
-    result = f"{flag} {folder}" if flag == "--model" else f"--model {base} {flag} {folder}"
-    rows = [("Result", str(folder)), ("Report", str(folder / "report.json"))]
-    if report.initial_eval_loss is not None and report.final_eval_loss is not None:
-        rows.append(("Loss", f"held-out rows {report.initial_eval_loss:.4f} -> {report.final_eval_loss:.4f}"))
-    elif report.steps:
-        rows.append(("Loss", f"{report.steps[0].loss:.4f} -> {report.steps[-1].loss:.4f}"))
-    took = format_seconds(report.total_seconds)
-    rows.append(("Speed", f"{report.tokens_per_second:,.0f} tokens/s, {len(report.steps)} steps in {took}"))
-    if report.step_seconds is not None:
-        rows.append(("Step", _compared(report.step_seconds, format_seconds)))
-    if report.peak_memory is not None:
-        rows.append(("Memory", _compared(report.peak_memory, format_bytes)))
-    rows.append(("Next", f"adaptft eval {result}\nadaptft serve {result}"))
-    sections: list[RenderableType] = [Text("Trained", "bold green"), pairs(rows)]
-    sections += [remarks(report.notes)] if report.notes else []
-    return Group(*(Padding(section, (0, 0, 1, 0)) for section in sections))
-
-
-def _compared(comparison: Comparison, words: Callable[[float], str]) -> str:
-    return f"{words(comparison.measured)}, predicted {words(comparison.predicted)} ({comparison.error:+.0%})"
 
 
 def _title(plan: TrainPlan) -> Text:

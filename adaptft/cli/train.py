@@ -24,7 +24,8 @@ def command(parsed: Parsed[TrainRequest], machine_file: Path | None) -> None:
     the built-in rows are taken.
     """
     from adaptft.cli.planning import plan_run, refuse_unfit, render_planned
-    from adaptft.cli.screens import render_run, show
+    from adaptft.cli.run_page import render_run
+    from adaptft.cli.screens import show
     from adaptft.training.folders import check as check_folder
 
     if parsed.request.output_dir is not None:

@@ -8,10 +8,14 @@ batches      rows to micro-batches
 adapters     LoRA on a base, with fp32 masters
 checkpointing  which decoder layers recompute
 losses       the planned loss as the model's forward
+schedules    the learning rate of each step
 trainer      transformers.Trainer with the plan's loss, batches and measurements
+identity     what makes a run that run, compared before a checkpoint is gone on from
 checkpoints  sealed checkpoints, and which one a run goes on from
+interruption  Ctrl-C and SIGTERM, and what is kept
 recovery     what stops a run, in two lines
 results      the result folder
+model_card   its README.md
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ def train(plan: TrainPlan, output_dir: Path) -> RunReport:
 
     Raises:
         MachineError: the plan was made for another machine.
+        RequestError: the run to go on with is another one; everything that differs is named.
+        Interrupted: Ctrl-C or SIGTERM came; what is kept is in its text.
         OutputError: the folder holds another run, or the disk is too small.
         TrainingError: the run had to stop: out of memory, a loss that is not a number, nothing to train on.
         ModelError, DataError, MissingPackage: from the parts that find the model and read the data.

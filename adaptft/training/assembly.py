@@ -15,6 +15,7 @@ from adaptft.plans import TrainPlan
 from adaptft.training import adapters, checkpointing, losses, numerics
 from adaptft.training.arguments import autocast_dtype, training_arguments
 from adaptft.training.batches import Collator, Form, boundaries
+from adaptft.training.identity import identify
 from adaptft.training.rows import TrainingRows
 from adaptft.training.trainer import SupervisedTrainer
 
@@ -47,6 +48,7 @@ def build_trainer(
         train_rows=rows.training,
         eval_rows=rows.evaluation,
         callbacks=list(callbacks),
+        identity=identify(plan, model_path, rows),
     )
 
 

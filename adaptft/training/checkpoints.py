@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from adaptft.artifacts import FILE_NAME
 from adaptft.errors import OutputError
 from adaptft.plans import TrainPlan
 from adaptft.records import read_json, write_json
 from adaptft.training.adapters import trained_parameters
+from adaptft.training.identity import RunIdentity
 from adaptft.units import format_bytes
 
 SEAL = "checkpoint.json"
@@ -37,20 +39,18 @@ class FileMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """What a checkpoint holds, and the parts of the run that going on must keep."""
+    """What a checkpoint holds, and of which run it is."""
 
     step: int
-    global_batch_size: int
-    max_length: int
-    seed: int
+    run: RunIdentity
     files: dict[str, FileMark]
 
 
 class CheckpointKeeper:
     """Room, seals and rotation of the checkpoints in one output folder."""
 
-    def __init__(self, plan: TrainPlan, output_dir: Path) -> None:
-        self._plan, self._folder = plan, output_dir
+    def __init__(self, plan: TrainPlan, output_dir: Path, identity: RunIdentity) -> None:
+        self._plan, self._folder, self._identity = plan, output_dir, identity
 
     def require_space(self, model: Any) -> None:
         """Refuse to start a checkpoint that will not fit.
@@ -64,13 +64,11 @@ class CheckpointKeeper:
 
     def seal(self, step: int) -> None:
         """Mark ``checkpoint-step`` as whole, then delete those over the limit, oldest first."""
-        batch = self._plan.decisions.batch.value
         folder = self._folder / f"checkpoint-{step}"
+        (folder / "README.md").unlink(missing_ok=True)  # PEFT's template, with nothing filled in
         seal = Seal(
             step=step,
-            global_batch_size=batch.global_batch_size,
-            max_length=batch.max_length,
-            seed=self._plan.request.seed,
+            run=self._identity,
             files={p.relative_to(folder).as_posix(): _mark(p) for p in sorted(folder.rglob("*")) if p.is_file()},
         )
         write_json(folder / SEAL, seal)
@@ -103,6 +101,13 @@ def require_free_bytes(folder: Path, needed_bytes: int, *, last_good: Path | Non
     )
 
 
+def drop_unfinished(output_dir: Path) -> None:
+    """Delete checkpoints without a seal: a run that stopped while it wrote one leaves nothing half."""
+    for folder in checkpoint_folders(output_dir):
+        if not (folder / SEAL).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def checkpoint_folders(output_dir: Path) -> list[Path]:
     """The ``checkpoint-STEP`` folders, highest step first."""
     found = [(int(m.group(1)), p) for p in output_dir.glob("checkpoint-*") if (m := re.search(r"-(\d+)$", p.name))]
@@ -114,7 +119,7 @@ def damage(folder: Path) -> str | None:
     if not (folder / SEAL).exists():
         return f"it has no {SEAL}: it was not finished"
     try:
-        seal = _read_seal(folder)
+        seal = read_seal(folder)
     except OutputError as error:
         return error.problem
     for name, mark in seal.files.items():
@@ -145,19 +150,27 @@ def find_checkpoint(plan: TrainPlan, output_dir: Path) -> tuple[Path | None, tup
     ``auto`` takes the newest whole one of ``output_dir``; a path takes that one or nothing.
 
     Raises:
-        OutputError: the named checkpoint does not exist or is damaged, or its run had another global batch, sequence
-            length or seed, so that going on would not be the same run.
+        OutputError: the named checkpoint does not exist or is damaged; or the folder holds a result and no whole
+            checkpoint, so that starting anew would replace it unasked.
     """
     wanted = plan.request.resume_from_checkpoint
     if wanted is None:
         return None, ()
     if wanted == "auto":
         found, notes = newest_whole(output_dir)
-    else:
-        found, notes = _named(Path(wanted)), ()
-    if found is not None:
-        _require_same_run(plan, found)
-    return found, notes
+        if found is None:
+            _require_no_result(output_dir)
+        return found, notes
+    return _named(Path(wanted)), ()
+
+
+def _require_no_result(output_dir: Path) -> None:
+    if (output_dir / FILE_NAME).exists():
+        raise OutputError(
+            f"{output_dir} holds a finished result and no whole checkpoint to go on from.",
+            fix="Start a new run in another --output_dir, or replace this one: --overwrite_output_dir true without "
+            "--resume_from_checkpoint.",
+        )
 
 
 def _named(folder: Path) -> Path:
@@ -175,22 +188,12 @@ def _named(folder: Path) -> Path:
     return folder
 
 
-def _require_same_run(plan: TrainPlan, folder: Path) -> None:
-    seal, batch = _read_seal(folder), plan.decisions.batch.value
-    pairs = {
-        "global_batch_size": (seal.global_batch_size, batch.global_batch_size),
-        "max_length": (seal.max_length, batch.max_length),
-        "seed": (seal.seed, plan.request.seed),
-    }
-    for name, (before, now) in pairs.items():
-        if before != now:
-            raise OutputError(
-                f"{folder} is of a run with {name} {before}; this one has {now}, which is another experiment.",
-                fix=f"Go on with --{name} {before}, or start anew in another output_dir.",
-            )
+def read_seal(folder: Path) -> Seal:
+    """The seal of the checkpoint in ``folder``.
 
-
-def _read_seal(folder: Path) -> Seal:
+    Raises:
+        OutputError: there is none, or it cannot be understood.
+    """
     return read_json(
         Seal, folder / SEAL, error=OutputError, what="checkpoint's list of files",
         fix="Use --resume_from_checkpoint auto, which takes the newest whole one.",

@@ -12,7 +12,7 @@ from adaptft.errors import OutputError
 from adaptft.plans import TrainPlan
 from adaptft.records import write_json
 from adaptft.requests import TrainRequest
-from adaptft.training.checkpoints import checkpoint_folders
+from adaptft.training.checkpoints import checkpoint_folders, drop_unfinished
 
 PLAN, REPORT, PARTIAL = "plan.json", "report.json", ".result.partial"
 TRACES = (PLAN, REPORT, artifacts.FILE_NAME)
@@ -26,7 +26,9 @@ def check(request: TrainRequest, output_dir: Path) -> None:
         OutputError: another run is in it and the request neither goes on with it nor replaces it, or it cannot be
             written.
     """
-    if traces_of_run(output_dir) and request.resume_from_checkpoint is None and not request.overwrite_output_dir:
+    goes_on = _goes_on_there(request.resume_from_checkpoint, output_dir)
+    replaces = request.overwrite_output_dir and request.resume_from_checkpoint is None
+    if traces_of_run(output_dir) and not goes_on and not replaces:
         raise OutputError(
             f"{output_dir} holds another run.",
             fix="Choose another --output_dir, go on with --resume_from_checkpoint auto, or replace it with "
@@ -40,16 +42,29 @@ def check(request: TrainRequest, output_dir: Path) -> None:
         )
 
 
+def _goes_on_there(checkpoint: str | None, output_dir: Path) -> bool:
+    """True where the run to go on with is the one in ``output_dir``."""
+    if checkpoint is None or checkpoint == "auto":
+        return checkpoint is not None
+    return Path(checkpoint).absolute().parent.resolve() == output_dir.resolve()
+
+
 def claim(plan: TrainPlan, output_dir: Path) -> None:
-    """Make ``output_dir`` this run's: remove the run it replaces, write the plan."""
+    """Make ``output_dir`` this run's: remove the run it replaces, write the plan.
+
+    What goes on with another run leaves that run's plan in place; its own comes with its result.
+    """
     if plan.request.overwrite_output_dir and plan.request.resume_from_checkpoint is None:
         _remove_run(output_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
-    write_json(output_dir / PLAN, plan_text(plan))
+    if not traces_of_run(output_dir):
+        write_json(output_dir / PLAN, plan_text(plan))
 
 
 def release(output_dir: Path) -> None:
-    """After a run that failed before its first checkpoint: take back what claims the folder."""
+    """After a run that stopped: leave nothing half; before its first checkpoint, take back what claims the folder."""
+    drop_unfinished(output_dir)
+    shutil.rmtree(output_dir / PARTIAL, ignore_errors=True)
     if not checkpoint_folders(output_dir) and not (output_dir / artifacts.FILE_NAME).exists():
         _remove_run(output_dir)
         if output_dir.is_dir() and not any(output_dir.iterdir()):

@@ -17,11 +17,13 @@ from adaptft.facts import Machine
 from adaptft.plans import Placement, TrainPlan
 from adaptft.records import read_json, write_json
 from adaptft.reports import RunReport
-from adaptft.training import folders, numerics
+from adaptft.training import folders, interruption, numerics
 from adaptft.training.arguments import uses_gpu
 
 MEMORY_TOLERANCE = 0.02
 """Tools differ this much on how much memory the same board has."""
+STOP_SECONDS = 40.0
+"""torchrun itself kills ranks that have not ended 30 s after it was told to."""
 
 
 def launch(plan: TrainPlan, output_dir: Path) -> RunReport:
@@ -34,12 +36,13 @@ def launch(plan: TrainPlan, output_dir: Path) -> RunReport:
 
         require_planned_machine(plan, probe())
     folders.check(plan.request, output_dir)
-    if needs_workers(plan):
-        return _run_workers(plan, output_dir)
-    quiet.libraries()
-    from adaptft.training.run import run
+    with interruption.told(output_dir):
+        if needs_workers(plan):
+            return _run_workers(plan, output_dir)
+        quiet.libraries()
+        from adaptft.training.run import run
 
-    return run(plan, output_dir)
+        return run(plan, output_dir)
 
 
 def require_planned_machine(plan: TrainPlan, here: Machine) -> None:
@@ -97,12 +100,24 @@ def _run_workers(plan: TrainPlan, output_dir: Path) -> RunReport:
     with tempfile.TemporaryDirectory(prefix="adaptft-") as folder:
         plan_file = Path(folder) / folders.PLAN
         write_json(plan_file, plan)
-        done = subprocess.run(worker_command(plan, plan_file, output_dir), env=environment, check=False)
-    if done.returncode:
-        raise TrainingError(
-            f"A worker of the run ended with status {done.returncode}; its message stands above.",
-            fix="Mend what it names and go on with --resume_from_checkpoint auto.",
-        )
-    return read_json(
-        RunReport, output_dir / folders.REPORT, error=TrainingError, what="run report", fix="Start the run again."
-    )
+        status = _wait(subprocess.Popen(worker_command(plan, plan_file, output_dir), env=environment))
+        if status:
+            raise TrainingError(
+                f"A worker of the run ended with status {status}; its message stands above.",
+                fix="Mend what it names and go on with --resume_from_checkpoint auto.",
+            )
+        report = plan_file.with_name(folders.REPORT)
+        return read_json(RunReport, report, error=TrainingError, what="run report", fix="Start the run again.")
+
+
+def _wait(workers: subprocess.Popen[bytes]) -> int:
+    """The status of torchrun; an interruption is handed on to it, and the ranks get time to clean up."""
+    try:
+        return workers.wait()
+    except KeyboardInterrupt:
+        workers.terminate()
+        try:
+            workers.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            workers.kill()
+        raise

@@ -19,10 +19,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from adaptft.reports import Comparison, StepMetrics
-
-WARM_UP_STEPS = 2
-"""Steps left out of speeds: compilation, first allocation."""
+from adaptft.reports import WARM_UP_STEPS, Comparison, StepMetrics
 
 
 class Clock:
@@ -115,8 +112,8 @@ def median_step_seconds(steps: tuple[StepMetrics, ...]) -> float | None:
 
 
 def compare(predicted: float | None, measured: float | None) -> Comparison | None:
-    """The two side by side, where there are two."""
-    return None if not predicted or measured is None else Comparison(predicted=predicted, measured=measured)
+    """The measurement, where there is one, beside what was predicted of it."""
+    return None if measured is None else Comparison(predicted=predicted or None, measured=measured)
 
 
 class PeakMemory:

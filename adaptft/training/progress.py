@@ -57,13 +57,14 @@ class ProgressReport(TrainerCallback):  # type: ignore[misc]
         at_end = state.global_step in (self._first_step + 1, state.max_steps)
         if at_end or now - self._last_line >= LINE_SECONDS:
             self._last_line = now
-            done = state.global_step - self._first_step
-            passed, to_do = now - self._begin, state.max_steps - state.global_step
-            when = (
-                f"{format_seconds(passed / max(done, 1) * to_do)} left" if to_do else f"after {format_seconds(passed)}"
-            )
-            line = f"step {state.global_step}/{state.max_steps}: {text}, {when}"
+            line = f"step {state.global_step}/{state.max_steps}: {text}{self._left(state, now)}"
             self._console.print(line, highlight=False, soft_wrap=True)
+
+    def _left(self, state: TrainerState, now: float) -> str:
+        """``, 1 min 5 s left``; nothing after the last step."""
+        steps = state.max_steps - state.global_step
+        done = max(state.global_step - self._first_step, 1)
+        return f", {format_seconds((now - self._begin) / done * steps)} left" if steps > 0 else ""
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Close the bar."""

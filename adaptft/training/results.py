@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from adaptft import __version__, models
-from adaptft.artifacts import Artifact, write_artifact
+from adaptft.artifacts import Artifact, plan_text, write_artifact
 from adaptft.plans import TrainPlan
 from adaptft.records import write_json
 from adaptft.reports import RunReport
 from adaptft.training import folders
+from adaptft.training.model_card import model_card
 
 PACKAGES = ("torch", "transformers", "peft", "accelerate", "bitsandbytes", "datasets")
 PARTIAL, REPORT = folders.PARTIAL, folders.REPORT
@@ -31,6 +32,7 @@ def write_result(plan: TrainPlan, report: RunReport, model: Any, base: Any, outp
     partial.mkdir()
     model.save_pretrained(partial)
     models.save_companions(base.path, partial)
+    write_json(partial / folders.PLAN, plan_text(plan))
     write_json(partial / folders.REPORT, report)
     (partial / "README.md").write_text(model_card(plan, report), encoding="utf-8")
     write_artifact(partial, describe(plan, base))
@@ -62,34 +64,3 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def model_card(plan: TrainPlan, report: RunReport) -> str:
-    """README.md of the result: what it is, from what, and how it went."""
-    request, decisions = plan.request, plan.decisions
-    method, batch, optimizer = decisions.method.value, decisions.batch.value, decisions.optimizer.value
-    is_adapter = method.train_type != "full"
-    use = f"adaptft infer --model {request.model} --adapters ." if is_adapter else "adaptft infer --model ."
-    rows = [
-        ("Base model", request.model),
-        ("Method", f"{method.train_type}, rank {method.lora_rank}" if is_adapter else "full fine-tuning"),
-        ("Data", ", ".join(request.dataset) or "adaptft's built-in rows"),
-        ("Sequences a step", f"{batch.global_batch_size} of up to {batch.max_length} tokens"),
-        ("Optimizer", f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {optimizer.lr_scheduler_type}"),
-        ("Steps", str(len(report.steps))),
-        ("Tokens", str(report.num_tokens)),
-        ("Held-out loss", f"{_loss(report.initial_eval_loss)} before, {_loss(report.final_eval_loss)} after"),
-    ]
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
-    name = request.model.rstrip("/").rsplit("/", 1)[-1]
-    return "\n".join(
-        (
-            f"---\nlibrary_name: {'peft' if is_adapter else 'transformers'}\nbase_model: {request.model}\n---\n",
-            f"# {name}, fine-tuned\n\n| | |\n|---|---|\n{table}\n",
-            f"`plan.json` says why it was trained so, `report.json` how it went.\n\n    {use}\n",
-        )
-    )
-
-
-def _loss(value: float | None) -> str:
-    return "not measured" if value is None else f"{value:.4f}"

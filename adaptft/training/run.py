@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -9,13 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptft import models
+from adaptft.artifacts import FILE_NAME
+from adaptft.errors import TrainingError
 from adaptft.plans import TrainPlan
+from adaptft.records import read_json
 from adaptft.reports import RunReport
 from adaptft.training import folders, metrics, numerics, recovery, results
 from adaptft.training.adapters import count_parameters, tensor_bytes
 from adaptft.training.arguments import training_arguments, uses_gpu
 from adaptft.training.assembly import build_trainer
-from adaptft.training.checkpoints import find_checkpoint
+from adaptft.training.checkpoints import find_checkpoint, read_seal
+from adaptft.training.identity import RunIdentity, identify, require_same_run
 from adaptft.training.progress import ProgressReport
 from adaptft.training.rows import TrainingRows, prepare_rows
 from adaptft.units import format_count
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def run(plan: TrainPlan, output_dir: Path) -> RunReport:
-    """Carry ``plan`` out in this process, which may be one of several ranks; the folder has been claimed.
+    """Carry ``plan`` out in this process, which may be one of several ranks; the folder has been looked at.
 
     Raises:
         AdaptftError: see ``adaptft.training.train``.
@@ -40,8 +45,10 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
     process = training_arguments(plan, output_dir, resumes=checkpoint is not None, evaluates=False)
     with process.main_process_first(desc="tokenising"):
         rows = prepare_rows(plan, models.load_tokenizer(base.path))
-    if process.should_save:
-        folders.claim(plan, output_dir)
+    if checkpoint is not None:
+        finished = _finished(checkpoint, output_dir, identify(plan, base.path, rows))
+        if finished is not None:
+            return finished
     memory = metrics.PeakMemory(on_gpu=True) if uses_gpu(plan) else None
     with _released_on_failure(process, output_dir), recovery.explained(plan), closing(ProgressReport()) as progress:
         trainer = build_trainer(plan, output_dir, base.path, rows, resumes=checkpoint is not None, callbacks=[progress])
@@ -49,14 +56,32 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
             memory = metrics.PeakMemory(on_gpu=False, model_bytes=tensor_bytes(trainer.model))
         if trainer.args.save_strategy != "no":
             trainer.keeper.require_space(trainer.model)
+        if process.should_save:
+            folders.claim(plan, output_dir)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    notes = (*notes, *rows.notes, *_notes(plan, trainer, checkpoint))
-    report = make_report(plan, trainer, rows, memory, seconds=time.monotonic() - begin, notes=notes)
-    if process.should_save:
-        with _released_on_failure(process, output_dir):
+        notes = (*notes, *rows.notes, *_notes(plan, trainer, checkpoint))
+        report = make_report(plan, trainer, rows, memory, seconds=time.monotonic() - begin, notes=notes)
+        if process.should_save:
             results.write_result(plan, report, trainer.accelerator.unwrap_model(trainer.model), base, output_dir)
     trainer.accelerator.wait_for_everyone()
     return report
+
+
+def _finished(checkpoint: Path, output_dir: Path, now: RunIdentity) -> RunReport | None:
+    """The report of the run in ``output_dir`` where its last step is done and its result written; else None.
+
+    Raises:
+        RequestError: the checkpoint is of another run than ``now``.
+    """
+    seal = read_seal(checkpoint)
+    require_same_run(checkpoint, seal.run, now)
+    if seal.step < now.max_steps or not (output_dir / FILE_NAME).exists():
+        return None
+    report = read_json(
+        RunReport, output_dir / folders.REPORT, error=TrainingError, what="run report",
+        fix=f"Delete {output_dir / FILE_NAME} to have the result written again from the checkpoint.",
+    )  # fmt: skip
+    return dataclasses.replace(report, was_finished=True)
 
 
 @contextmanager
@@ -85,7 +110,10 @@ def make_report(
         total_seconds=seconds,
         tokens_per_second=metrics.tokens_per_second(steps),
         num_tokens=sum(step.num_tokens for step in steps),
-        peak_memory=metrics.compare(plan.memory.peak_bytes, memory.measured_bytes()),
+        peak_memory=metrics.compare(
+            plan.memory.peak_bytes if uses_gpu(plan) else None,  # on the CPU libraries count too, which no plan knows
+            memory.measured_bytes(),
+        ),
         step_seconds=metrics.compare(
             plan.speed.step_seconds if plan.speed else None, metrics.median_step_seconds(steps)
         ),

@@ -20,10 +20,11 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from adaptft.plans import TrainPlan
-from adaptft.training import recovery
+from adaptft.training import recovery, schedules
 from adaptft.training.adapters import trained_parameters
 from adaptft.training.batches import Collator, EpochLoader, MicroBatches, Rows, loader
 from adaptft.training.checkpoints import CheckpointKeeper
+from adaptft.training.identity import RunIdentity
 from adaptft.training.metrics import Clock, Counters, PendingStep, to_host
 
 Batch = dict[str, Any]
@@ -104,6 +105,24 @@ class PlannedTrainer:
         return self.accelerator.clip_grad_norm_(self.trained, math.inf) if grad_norm is None else grad_norm
 
     # ---- a step
+
+    def create_scheduler(self: Any, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The planned learning rate over ``num_training_steps``; its first step is never 0."""
+        if self.lr_scheduler is None:
+            planned = self.plan.decisions.optimizer.value
+            self.lr_scheduler = schedules.scheduler(
+                self.optimizer if optimizer is None else optimizer,
+                planned.warmup_steps, num_training_steps, planned.lr_scheduler_type,
+            )  # fmt: skip
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    def _run_epoch(self: Any, **state: Any) -> None:
+        """As transformers', which would take a step too many where a checkpoint holds the last one."""
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(**state)  # type: ignore[misc]
 
     def _maybe_log_save_evaluate(
         self: Any, tr_loss: Tensor, grad_norm: Any, model: Any, trial: Any, epoch: float, ignore_keys_for_eval: Any,
@@ -248,7 +267,7 @@ class SupervisedTrainer(PlannedTrainer, Trainer):  # type: ignore[misc]
 
     def __init__(
         self, plan: TrainPlan, model: Any, arguments: TrainingArguments, *, collator: Collator, train_rows: Rows,
-        eval_rows: Rows | None, callbacks: list[TrainerCallback] | None = None,
+        eval_rows: Rows | None, identity: RunIdentity, callbacks: list[TrainerCallback] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
             model=model, args=arguments, train_dataset=train_rows, eval_dataset=eval_rows, callbacks=callbacks
@@ -256,6 +275,6 @@ class SupervisedTrainer(PlannedTrainer, Trainer):  # type: ignore[misc]
         self.remove_callback(PrinterCallback)
         self.plan, self.collator = plan, collator
         self.trained = trained_parameters(model)
-        self.keeper = CheckpointKeeper(plan, Path(arguments.output_dir))
+        self.keeper = CheckpointKeeper(plan, Path(arguments.output_dir), identity)
         self.clock, self.counters = Clock(arguments.device), Counters()
         self.step_begin = self.clock.mark()

@@ -4,7 +4,7 @@ import click
 import pytest
 
 from adaptft.cli.errors import run
-from adaptft.errors import AdaptftError, DoesNotFit, RequestError
+from adaptft.errors import AdaptftError, DoesNotFit, Interrupted, RequestError
 
 
 def fail(error):
@@ -38,6 +38,15 @@ def test_a_usage_error_of_click_has_the_same_form(capsys):
 def test_an_interrupt_is_one_line_and_130(capsys):
     assert run(fail(KeyboardInterrupt())) == 130
     assert capsys.readouterr().err.strip() == "Interrupted."
+
+
+def test_an_interrupted_run_says_what_is_kept_also_through_click(capsys):
+    @click.command()
+    def command():
+        raise Interrupted("Interrupted: checkpoint-4 is whole", fix="go on")
+
+    assert run(lambda: command.main([], standalone_mode=False)) == 130
+    assert capsys.readouterr().err.strip() == "Interrupted: checkpoint-4 is whole; go on"
 
 
 def test_a_bug_keeps_its_traceback():

@@ -3,16 +3,14 @@
 import dataclasses
 import io
 import re
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 from sample_plan import PLAN
 
 from adaptft.artifacts import plan_text
-from adaptft.cli.screens import render_plan, render_run
+from adaptft.cli.screens import render_plan
 from adaptft.records import from_dict
-from adaptft.reports import Comparison, DataReport, RunReport, StepMetrics
 
 
 def page(renderable, width=100, **kwargs) -> str:
@@ -80,28 +78,3 @@ def test_plan_json_begins_with_version_and_verdict_and_reads_back():
     assert data["adaptft"] == __version__
     assert data["memory"]["peak_bytes"] == PLAN.memory.peak_bytes
     assert from_dict(TrainPlan, data) == PLAN
-
-
-def test_the_run_page_compares_with_the_plan_and_says_what_to_do_next():
-    steps = tuple(
-        StepMetrics(step=n, loss=2.0 - n / 10, learning_rate=1e-4, gradient_norm=1.0, num_tokens=100, seconds=0.5)
-        for n in range(1, 4)
-    )
-    report = RunReport(
-        steps=steps,
-        initial_eval_loss=2.1,
-        final_eval_loss=1.7,
-        total_seconds=12.0,
-        tokens_per_second=200.0,
-        num_tokens=300,
-        peak_memory=Comparison(predicted=11 * 1024**3, measured=10 * 1024**3),
-        step_seconds=None,
-        first_step_seconds=0.7,
-        input_wait_share=0.0,
-        data=DataReport(dialect="alpaca", num_accepted=10, num_rejected=0),
-    )
-    text = words(page(render_run(PLAN, report, Path("output/x")), width=200))
-    assert "held-out rows 2.1000 -> 1.7000" in text
-    assert "10.0 GiB, predicted 11.0 GiB (+10%)" in text
-    assert "adaptft serve --model qwen2.5-7b --adapters output/x" in text
-    assert "output/x/report.json" in text

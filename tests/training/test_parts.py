@@ -12,12 +12,13 @@ from transformers import TrainerControl, TrainerState
 
 from adaptft.errors import TrainingError
 from adaptft.plans import Checkpointing, Method, Placement, Precision
-from adaptft.reports import RunReport, StepMetrics
+from adaptft.reports import Comparison, DataReport, RunReport, StepMetrics
 from adaptft.training import adapters, metrics, numerics, recovery
 from adaptft.training.arguments import autocast_dtype, num_steps, training_arguments
 from adaptft.training.checkpointing import recomputing_layers
+from adaptft.training.model_card import model_card
 from adaptft.training.progress import ProgressReport, numbers
-from adaptft.training.results import describe, model_card
+from adaptft.training.results import describe
 
 
 @pytest.mark.parametrize(("layers", "of", "expected"), [(0, 4, []), (2, 4, [0, 1]), (4, 4, [0, 1, 2, 3])])
@@ -139,8 +140,9 @@ def test_speeds_leave_the_first_two_steps_out():
     assert metrics.median_step_seconds(()) is None
 
 
-def test_a_comparison_needs_both_sides():
-    assert metrics.compare(None, 1.0) is None
+def test_what_was_measured_is_reported_also_where_nothing_was_predicted():
+    assert metrics.compare(None, 1.0) == Comparison(predicted=None, measured=1.0)
+    assert metrics.compare(None, 1.0).error is None
     assert metrics.compare(2.0, None) is None
     assert metrics.compare(2.0, 1.0).error == 1.0
 
@@ -172,8 +174,8 @@ def test_piped_progress_is_plain_lines_for_the_first_and_the_last_step():
     assert lines[0] == "step 0: held-out loss 3.5000"
     assert [line.split(":")[0] for line in lines[1:]] == ["step 1/3", "step 3/3"]
     assert "loss 1.0000, 12.53 k tokens/s" in lines[-1]
-    assert "after" in lines[-1]
-    assert "left" not in lines[-1]
+    assert lines[1].endswith(" left")
+    assert "left" not in lines[-1], "after the last step nothing is"
 
 
 def test_on_a_terminal_there_is_a_bar():
@@ -187,11 +189,10 @@ def test_numbers_of_a_step_read_as_words():
 
 
 @pytest.mark.parametrize(
-    ("method", "kind", "line"), [({}, "adapter", "lora, rank 4"), (FULL, "model", "full fine-tuning")]
+    ("method", "kind", "line"), [({}, "adapter", "lora, rank 4, alpha 8"), (FULL, "model", "full fine-tuning")]
 )
 def test_the_model_card_and_the_description_say_what_it_is(tiny_qwen2, method, kind, line):
     from adaptft.models import LocalModel
-    from adaptft.reports import DataReport
 
     plan = a_plan(tiny_qwen2, method=method)
     report = RunReport(
@@ -202,7 +203,25 @@ def test_the_model_card_and_the_description_say_what_it_is(tiny_qwen2, method, k
     card = model_card(plan, report)
     assert line in card
     assert "2.0000 before, not measured after" in card
+    assert "| Rows | 1; 5.0% of them held out for evaluation |" in card
+    assert "| Steps | 1 |" in card
+    assert "| Tokens | 100 |" in card
+    assert f'base_model: "{tiny_qwen2}"' in card
     assert describe(plan, LocalModel(name="tiny", path=tiny_qwen2)).kind == kind
+
+
+def test_the_model_card_says_where_nothing_was_held_out(tiny_qwen2):
+    plan = a_plan(tiny_qwen2, schedule={"held_out_ratio": 0.0, "num_train_epochs": 1.5})
+    report = RunReport(
+        steps=some_steps([1.0, 1.0]), initial_eval_loss=None, final_eval_loss=None, total_seconds=1.0,
+        tokens_per_second=1.0, num_tokens=200, peak_memory=None, step_seconds=None, first_step_seconds=1.0,
+        input_wait_share=0.0, data=DataReport(dialect="x", num_accepted=9, num_rejected=2),
+    )  # fmt: skip
+    card = model_card(plan, report)
+    assert "| Rows | 9, 2 unusable ones left out; none held out |" in card
+    assert "| Steps | 2 |\n| Epochs | 1.5, as planned |" in card
+    assert "| Held-out loss | not measured |" in card
+    assert "1.0000 in the first step, 1.0000 in the last" in card
 
 
 def test_a_plan_for_several_ranks_without_gpus_runs_on_the_cpu(tiny_qwen2):

@@ -1,0 +1,178 @@
+"""What makes a run that run: a frozen value, written with every checkpoint and compared before one is gone on from.
+
+How a step is cut (micro-batch, accumulation, ranks) and when things are written are no part of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adaptft import models
+from adaptft.errors import RequestError
+from adaptft.plans import TrainPlan
+from adaptft.training.arguments import num_steps
+from adaptft.training.batches import MicroBatches
+from adaptft.training.rows import TrainingRows
+
+DECAYING = ("cosine", "linear")
+"""Kinds of schedule in which every step's learning rate depends on how many steps there are."""
+READING = ("seed", "dataset", "split_dataset_ratio", "system", "train_on_prompt", "mask_history", "model")
+"""What explains that the rows are others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunIdentity:
+    """Everything that a step's result depends on; names are those of options where there is one.
+
+    ``rows_hash`` is of the tokenised training rows, before they are cut and packed; ``model_fingerprint`` as in
+    adaptft.json. ``max_steps`` is what the run does, however it was asked for.
+    """
+
+    model: str
+    model_fingerprint: str
+    train_type: str
+    dataset: tuple[str, ...]
+    rows_hash: str
+    val_dataset: tuple[str, ...]
+    split_dataset_ratio: float
+    system: str | None
+    train_on_prompt: bool
+    mask_history: bool
+    truncation_strategy: str
+    max_length: int
+    packing: bool
+    global_batch_size: int
+    lora_rank: int
+    lora_alpha: float
+    lora_dropout: float
+    target_modules: tuple[str, ...]
+    modules_to_save: tuple[str, ...]
+    use_rslora: bool
+    use_dora: bool
+    optim: str
+    learning_rate: float
+    weight_decay: float
+    adam_beta1: float
+    adam_beta2: float
+    max_grad_norm: float
+    lr_scheduler_type: str
+    warmup_steps: int
+    max_steps: int
+    seed: int
+
+
+def identify(plan: TrainPlan, model_path: Path, rows: TrainingRows) -> RunIdentity:
+    """The identity of the run that ``plan`` makes of the model in ``model_path`` and ``rows``."""
+    request, decisions = plan.request, plan.decisions
+    method, batch, optimizer = decisions.method.value, decisions.batch.value, decisions.optimizer.value
+    targets = (method.target_regex,) if method.target_regex is not None else tuple(sorted(method.target_modules))
+    return RunIdentity(
+        model=request.model,
+        model_fingerprint=models.fingerprint(model_path),
+        train_type=method.train_type,
+        dataset=request.dataset,
+        rows_hash=rows.rows_hash,
+        val_dataset=request.val_dataset,
+        split_dataset_ratio=decisions.schedule.value.held_out_ratio,
+        system=request.system,
+        train_on_prompt=request.train_on_prompt,
+        mask_history=request.mask_history,
+        truncation_strategy=request.truncation_strategy,
+        max_length=batch.max_length,
+        packing=batch.packing,
+        global_batch_size=batch.global_batch_size,
+        lora_rank=method.lora_rank,
+        lora_alpha=method.lora_alpha,
+        lora_dropout=method.lora_dropout,
+        target_modules=targets,
+        modules_to_save=tuple(sorted(method.modules_to_save)),
+        use_rslora=method.use_rslora,
+        use_dora=method.use_dora,
+        optim=optimizer.name,
+        learning_rate=optimizer.learning_rate,
+        weight_decay=optimizer.weight_decay,
+        adam_beta1=optimizer.adam_beta1,
+        adam_beta2=optimizer.adam_beta2,
+        max_grad_norm=optimizer.max_grad_norm,
+        lr_scheduler_type=optimizer.lr_scheduler_type,
+        warmup_steps=optimizer.warmup_steps,
+        max_steps=total_steps(plan, len(rows.training)),
+        seed=request.seed,
+    )
+
+
+def total_steps(plan: TrainPlan, num_rows: int) -> int:
+    """Optimizer steps of the run over ``num_rows`` rows or packs, as transformers counts them."""
+    asked = num_steps(plan)
+    if asked >= 0:
+        return asked
+    batch = plan.decisions.batch.value
+    batches = MicroBatches(num_rows, batch.micro_batch_size, seed=None, num_ranks=batch.data_parallel_size)
+    steps_per_epoch = max(-(-len(batches) // batch.gradient_accumulation_steps), 1)
+    return math.ceil(plan.decisions.schedule.value.num_train_epochs * steps_per_epoch)
+
+
+def differences(before: RunIdentity, now: RunIdentity) -> tuple[str, ...]:
+    """Names of the fields in which ``now`` would not go on with the run of ``before``.
+
+    Other names of the same model and the same rows do not count, nor does the number of steps where the learning
+    rate does not depend on it.
+    """
+    names = {f.name for f in dataclasses.fields(now) if getattr(before, f.name) != getattr(now, f.name)}
+    if "model_fingerprint" not in names:
+        names.discard("model")
+    elif "model" in names:
+        names.discard("model_fingerprint")
+    if "rows_hash" not in names:
+        names -= {"dataset", "system", "train_on_prompt", "mask_history"}
+    elif names & set(READING):
+        names.discard("rows_hash")
+    if now.lr_scheduler_type not in DECAYING and before.lr_scheduler_type == now.lr_scheduler_type:
+        names.discard("max_steps")
+    if "max_steps" in names or now.lr_scheduler_type == "constant":
+        names.discard("warmup_steps")  # they follow the number of steps; a constant rate has none
+    return tuple(f.name for f in dataclasses.fields(now) if f.name in names)
+
+
+def require_same_run(folder: Path, before: RunIdentity, now: RunIdentity) -> None:
+    """Refuse to go on from the checkpoint in ``folder`` with another run.
+
+    Raises:
+        RequestError: names everything that differs, and the options that go on.
+    """
+    names = differences(before, now)
+    if not names:
+        return
+    said = "; ".join(_difference(name, before, now) for name in names)
+    options = " ".join(filter(None, (_option(name, getattr(before, name)) for name in names)))
+    why = " (the learning rate follows the number of steps)" if "max_steps" in names else ""
+    go_on = f"Go on with {options}, or start" if options else "Start"
+    raise RequestError(f"{folder} is of another run: {said}.", fix=f"{go_on} a new run in another --output_dir{why}.")
+
+
+def _difference(name: str, before: RunIdentity, now: RunIdentity) -> str:
+    if name == "rows_hash":
+        return f"the rows of {_words(now.dataset) or 'the built-in data'} have changed since"
+    if name == "model_fingerprint":
+        return f"the model in {now.model} has changed since"
+    return (
+        f"{name} {_words(getattr(before, name)) or 'not set'} there and {_words(getattr(now, name)) or 'not set'} here"
+    )
+
+
+def _option(name: str, value: Any) -> str:
+    if name in ("rows_hash", "model_fingerprint", "warmup_steps") or not _words(value):
+        return ""
+    return f"--{name} {_words(value)}"
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return " ".join(value)
+    return f"{value:g}" if isinstance(value, float) else str("" if value is None else value)

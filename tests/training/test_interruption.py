@@ -1,0 +1,104 @@
+"""Ctrl-C and SIGTERM: nothing half is left, and one line says what is kept."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from training_plans import a_plan
+
+from adaptft.artifacts import plan_text
+from adaptft.errors import Interrupted
+from adaptft.training.checkpoints import SEAL, checkpoint_folders, damage
+from adaptft.training.interruption import told
+
+ROOT = Path(__file__).parents[2]
+RANKS = """
+import sys
+from pathlib import Path
+from adaptft.cli.errors import run
+from adaptft.errors import TrainingError
+from adaptft.plans import TrainPlan
+from adaptft.records import read_json
+from adaptft.training import train
+plan = read_json(TrainPlan, Path(sys.argv[1]), error=TrainingError, what="plan", fix="")
+sys.exit(run(lambda: train(plan, Path(sys.argv[2])) and None))
+"""
+
+
+@pytest.fixture
+def rows(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps({"instruction": f"{n} + {n}?", "output": f"{n + n}."}) for n in range(40)))
+    return path
+
+
+def stopped(words, number, condition, tmp_path):
+    """Start python with ``words``, signal it when ``condition()`` holds; its status and its last line."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "ADAPTFT_HOME": str(tmp_path / "home")}
+    with subprocess.Popen([sys.executable, *words], env=environment, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 120
+        while not condition() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(number)
+        errors = process.communicate(timeout=120)[1]
+    return process.returncode, errors.strip().splitlines()
+
+
+def command(model, rows, out, *words):
+    return [
+        "-m", "adaptft", "train", "--model", str(model), "--dataset", str(rows), "--output_dir", str(out), "--device",
+        "cpu", "--max_steps", "5000", "--max_length", "64", "--train_type", "lora", "--report_to", "none", *words,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_the_whole_checkpoint_is_named_with_the_way_to_go_on(tiny_qwen2, rows, tmp_path, number):
+    out = tmp_path / "out"
+    words = command(tiny_qwen2, rows, out, "--save_steps", "2")
+    status, lines = stopped(words, number, lambda: list(out.glob(f"checkpoint-*/{SEAL}")), tmp_path)
+    assert status == 130
+    kept = checkpoint_folders(out)
+    assert kept
+    assert [damage(folder) for folder in kept] == [None] * len(kept)
+    assert lines[-1] == (
+        f"Interrupted: {kept[0]} is whole; go on with the same command and "
+        f"--resume_from_checkpoint auto --output_dir {out}"
+    )
+    assert "Traceback" not in "\n".join(lines)
+
+
+def test_before_the_first_checkpoint_nothing_is_kept(tiny_qwen2, rows, tmp_path):
+    out = tmp_path / "out"
+    words = command(tiny_qwen2, rows, out, "--save_strategy", "no")
+    status, lines = stopped(words, signal.SIGINT, (out / "plan.json").exists, tmp_path)
+    assert status == 130
+    assert lines[-1] == f"Interrupted before the first checkpoint: nothing is kept in {out}; start the run again."
+    assert not out.exists()
+
+
+@pytest.mark.slow
+def test_ranks_stop_together(tiny_qwen2, rows, tmp_path):
+    from adaptft.plans import Placement
+
+    out, plan_file = tmp_path / "out", tmp_path / "plan.json"
+    plan = a_plan(
+        tiny_qwen2, request={"dataset": (str(rows),)}, placement=Placement(strategy="ddp", gpu_indices=(0, 1)),
+        batch={"micro_batch_size": 1, "data_parallel_size": 2}, schedule={"max_steps": 5000, "save_steps": 2},
+    )  # fmt: skip
+    plan_file.write_text(plan_text(plan))
+    words = ["-c", RANKS, str(plan_file), str(out)]
+    status, lines = stopped(words, signal.SIGTERM, lambda: list(out.glob(f"checkpoint-*/{SEAL}")), tmp_path)
+    assert status == 130
+    assert lines[-1].startswith(f"Interrupted: {checkpoint_folders(out)[0]} is whole")
+
+
+def test_the_handler_that_was_there_comes_back(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Interrupted, match="nothing is kept"), told(tmp_path):
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
