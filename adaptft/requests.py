@@ -95,6 +95,9 @@ class TrainRequest:
     warmup_ratio: float | None = option(
         None, group=SCHEDULE, help="Share of the steps in which the learning rate rises."
     )
+    warmup_steps: int | None = option(
+        None, group=SCHEDULE, help="Steps in which the learning rate rises; overrides warmup_ratio."
+    )
     lr_scheduler_type: Literal["cosine", "linear", "constant", "constant_with_warmup"] = option(
         "cosine", group=SCHEDULE, help="Shape of the learning rate."
     )
