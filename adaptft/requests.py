@@ -52,6 +52,11 @@ class TrainRequest:
     packing: bool | None = option(
         None, group=DATA, help="Join rows into full sequences; attention stays inside each row."
     )
+    columns: str | None = option(
+        None,
+        group=DATA,
+        help='JSON that gives columns the names they are known by: \'{"q": "query", "a": "response"}\'.',
+    )
     system: str | None = option(None, group=DATA, help="System prompt for rows that have none.")
     train_on_prompt: bool = option(False, group=DATA, help="Put the prompts into the loss too.")
     mask_history: bool = option(False, group=DATA, help="Only the last answer of a conversation is in the loss.")

@@ -130,6 +130,7 @@ def read_data(request: TrainRequest, folder: Path) -> TokenizedData:
     settings = data.DataSettings(
         sources=sources(request),
         hub=request.hub,
+        columns=request.columns,
         system=request.system,
         train_on_prompt=request.train_on_prompt,
         mask_history=request.mask_history,

@@ -135,7 +135,6 @@ TRAIN: dict[str, Meaning] = {
     "pad_to_sequence_len": harmless("packed rows fill the sequence"),
     "eval_sample_packing": harmless("evaluation rows are packed as training rows are"),
     "eval_packing": harmless("evaluation rows are packed as training rows are"),
-    "columns": unsupported("Rename the columns in the file: adaptft recognises rows by their columns."),
     "template_type": harmless(_TEMPLATE),
     "use_chat_template": only("true", "yes", "1", fix="Rows of plain text (a column text) take no template."),
     "eos_token": harmless("an answer ends as the model's own template ends it"),

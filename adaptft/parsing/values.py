@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -77,6 +78,8 @@ def read_value(field: OptionField, given: Given) -> Any:
         return YOU_DECIDE
     if field.name == "resume_from_checkpoint":
         return _read_resume(given)
+    if field.name == "columns" and given.word not in NONE:
+        return _read_columns(given)
     if given.word.replace("-", "_") in WISHES.get(field.name, {}):
         return YOU_DECIDE
     if field.name == "quant_bits" and given.word in NOT_QUANTISED:
@@ -181,6 +184,18 @@ def _read_resume(given: Given) -> Any:
     if isinstance(given.raw, (list, tuple, dict)) or not given.text:
         raise given.wrong("is not a folder", fix="Write auto, or a checkpoint folder.")
     return _expand_home("resume_from_checkpoint", given.text)
+
+
+def _read_columns(given: Given) -> str:
+    """A mapping, or JSON that holds one, as JSON: the same mapping is the same text."""
+    names = given.raw
+    try:
+        names = json.loads(given.text) if isinstance(names, str) else names
+    except ValueError:
+        names = None
+    if not isinstance(names, dict) or not names or not all(isinstance(n, str) and n for n in names.values()):
+        raise given.wrong("is no mapping of column names", fix='Write {"q": "query", "a": "response"}.')
+    return json.dumps({str(own): name for own, name in names.items()}, ensure_ascii=False, sort_keys=True)
 
 
 def _expand_home(name: str, text: str) -> str:

@@ -47,6 +47,7 @@ def settings(request: TrainRequest, sources: tuple[str, ...]) -> data.DataSettin
     return data.DataSettings(
         sources=sources,
         hub=request.hub,
+        columns=request.columns,
         system=request.system,
         train_on_prompt=request.train_on_prompt,
         mask_history=request.mask_history,

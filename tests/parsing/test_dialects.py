@@ -199,6 +199,9 @@ def test_keys_with_a_meaning_set_fields_that_exist():
         ({"evals_per_epoch": "4", "saves_per_epoch": "1"}, {"save_strategy": "epoch"}),
         ({"evals_per_epoch": "0"}, {"eval_strategy": "no"}),
         ({"adam_epsilon": "0.00000001"}, {}),
+        ({"columns": '{"q": "query", "a": "response"}'}, {"columns": '{"a": "response", "q": "query"}'}),
+        ({"columns": {"问": "query"}}, {"columns": '{"问": "query"}'}),
+        ({"columns": "none"}, {"columns": None}),
     ],
 )
 def test_keys_that_carry_a_meaning(options, wanted):
@@ -228,6 +231,8 @@ def test_keys_that_carry_a_meaning(options, wanted):
         ({"datasets": [{"type": "alpaca"}]}, "without a path", "path"),
         ({"datasets": [{"path": "a", "split": "test"}]}, "split: test", "train"),
         ({"datasets": [{"path": "a", "pth": "b"}]}, "The key pth", "Did you mean path?"),
+        ({"columns": "q=query"}, "is no mapping of column names", "response"),
+        ({"columns": '{"q": 1}'}, "is no mapping of column names", "response"),
         ({"warmup_steps": "-1"}, "--warmup_steps -1", "at least 0"),
         ({"optim": "paged_adamw_32bit"}, "--optim paged_adamw_32bit is not a choice", "Nearest: paged_adamw_8bit"),
         ({"optim": "adafactor"}, "--optim adafactor is not a choice", "Nearest: adamw_8bit"),
