@@ -147,6 +147,7 @@ class EvalRequest:
     dataset: tuple[str, ...] = option(
         (), group=DATA, help="Files, folders or hub ids; default: the built-in test rows."
     )
+    columns: str | None = option(None, group=DATA, help='JSON that renames columns: {"q": "query", "a": "response"}.')
     max_length: int | None = option(None, group=DATA, help="Tokens in a row; longer ones are left out and counted.")
     system: str | None = option(None, group=DATA, help="System prompt for rows that have none.")
     max_rows: int | None = option(None, group=DATA, help="Evaluate at most so many rows.")
@@ -167,6 +168,7 @@ class ExportRequest:
     output_dir: str | None = option(None, group=OUTPUT, help="Export folder; default: beside the adapter.")
     overwrite_output_dir: bool = option(False, group=OUTPUT, help="Replace what is in the export folder.")
     dataset: tuple[str, ...] = option((), group=DATA, help="Calibration rows; default: the training data.")
+    columns: str | None = option(None, group=DATA, help='JSON that renames columns: {"q": "query", "a": "response"}.')
     quant_n_samples: int | None = option(None, group=DATA, help="Calibration rows used.")
     max_length: int | None = option(None, group=DATA, help="Tokens of a calibration row.")
     group_size: int | None = option(None, group=NUMBERS, help="Weights that share a scale in 4-bit formats.")
