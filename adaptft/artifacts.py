@@ -21,7 +21,7 @@ class Artifact:
     """A finished result. ``base_model`` is what the user named, ``base_path`` the folder it resolved to.
 
     ``base_fingerprint`` is a hash of the base's config and weight sizes: a guard against merging an
-    adapter into another model.
+    adapter into another model. ``columns`` are the names that the columns of ``dataset`` were given.
     """
 
     kind: ArtifactKind
@@ -33,6 +33,7 @@ class Artifact:
     format: str | None = None
     dataset: tuple[str, ...] = ()
     system: str | None = None
+    columns: str | None = None
     max_length: int | None = None
     notes: tuple[str, ...] = field(default_factory=tuple)
 

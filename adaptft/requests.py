@@ -52,6 +52,11 @@ class TrainRequest:
     packing: bool | None = option(
         None, group=DATA, help="Join rows into full sequences; attention stays inside each row."
     )
+    columns: str | None = option(
+        None,
+        group=DATA,
+        help='JSON that gives columns the names they are known by: \'{"q": "query", "a": "response"}\'.',
+    )
     system: str | None = option(None, group=DATA, help="System prompt for rows that have none.")
     train_on_prompt: bool = option(False, group=DATA, help="Put the prompts into the loss too.")
     mask_history: bool = option(False, group=DATA, help="Only the last answer of a conversation is in the loss.")
@@ -94,6 +99,9 @@ class TrainRequest:
     max_steps: int | None = option(None, group=SCHEDULE, help="Optimizer steps; overrides num_train_epochs.")
     warmup_ratio: float | None = option(
         None, group=SCHEDULE, help="Share of the steps in which the learning rate rises."
+    )
+    warmup_steps: int | None = option(
+        None, group=SCHEDULE, help="Steps in which the learning rate rises; overrides warmup_ratio."
     )
     lr_scheduler_type: Literal["cosine", "linear", "constant", "constant_with_warmup"] = option(
         "cosine", group=SCHEDULE, help="Shape of the learning rate."
@@ -139,6 +147,7 @@ class EvalRequest:
     dataset: tuple[str, ...] = option(
         (), group=DATA, help="Files, folders or hub ids; default: the built-in test rows."
     )
+    columns: str | None = option(None, group=DATA, help='JSON that renames columns: {"q": "query", "a": "response"}.')
     max_length: int | None = option(None, group=DATA, help="Tokens in a row; longer ones are left out and counted.")
     system: str | None = option(None, group=DATA, help="System prompt for rows that have none.")
     max_rows: int | None = option(None, group=DATA, help="Evaluate at most so many rows.")
@@ -159,6 +168,7 @@ class ExportRequest:
     output_dir: str | None = option(None, group=OUTPUT, help="Export folder; default: beside the adapter.")
     overwrite_output_dir: bool = option(False, group=OUTPUT, help="Replace what is in the export folder.")
     dataset: tuple[str, ...] = option((), group=DATA, help="Calibration rows; default: the training data.")
+    columns: str | None = option(None, group=DATA, help='JSON that renames columns: {"q": "query", "a": "response"}.')
     quant_n_samples: int | None = option(None, group=DATA, help="Calibration rows used.")
     max_length: int | None = option(None, group=DATA, help="Tokens of a calibration row.")
     group_size: int | None = option(None, group=NUMBERS, help="Weights that share a scale in 4-bit formats.")

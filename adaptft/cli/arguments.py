@@ -13,10 +13,12 @@ from typing import Any, Literal
 from adaptft.errors import RequestError
 from adaptft.parsing.fields import option_fields
 from adaptft.parsing.names import canonical, fold
-from adaptft.parsing.reading import known_keys, unknown_key
+from adaptft.parsing.reading import known_keys
 from adaptft.parsing.values import BOOLEANS, NONE
 
 Takes = Literal["one", "many", "maybe"]
+# ms-swift's names in self-cognition rows: one in Chinese, one in English
+_SEVERAL_WORDS = frozenset({"model_name", "model_author"})
 RECIPE_ENDINGS = (".yaml", ".yml")
 
 
@@ -36,7 +38,7 @@ def split_arguments(kind: type[Any], words: list[str], *, own: Iterable[str], re
         recipe: True where a positional word can only be a recipe, so that a word after a switch is its value.
 
     Raises:
-        RequestError: an option that is neither the request's nor click's, or one without its value.
+        RequestError: an option without its value.
     """
     found, known, own = Arguments(), set(known_keys(kind)), set(own)
     queue = list(words)
@@ -49,8 +51,8 @@ def split_arguments(kind: type[Any], words: list[str], *, own: Iterable[str], re
             break
         if not word.startswith("--") or name in own:
             found.rest.append(word)
-        elif key not in known:
-            raise unknown_key(name.removeprefix("--"), kind, where="", prefix="--", also=own)
+        elif key not in known:  # reading the request refuses it, with all else that is wrong
+            found.options[name.removeprefix("--")] = value if equals else " ".join(_words(queue))
         else:
             values = [value] if equals else _values(key, kind, queue, recipe=recipe)
             _store(found.options, key, kind, values)
@@ -64,14 +66,21 @@ def _values(key: str, kind: type[Any], queue: list[str], *, recipe: bool) -> lis
         return [queue.pop(0)] if queue and _is_switch_value(queue[0], recipe=recipe) else ["true"]
     if not queue or queue[0].startswith("--"):
         raise RequestError(f"--{key} has no value.", fix=f"Write one after it: --{key} VALUE")
-    values = [queue.pop(0)]
-    while takes == "many" and queue and not queue[0].startswith("--") and not _is_recipe(queue[0]):
+    return [queue.pop(0), *(_words(queue) if takes == "many" else [])]
+
+
+def _words(queue: list[str]) -> list[str]:
+    """The words up to the next option or recipe, taken from ``queue``."""
+    values: list[str] = []
+    while queue and not queue[0].startswith("--") and not _is_recipe(queue[0]):
         values.append(queue.pop(0))
     return values
 
 
 def _takes(key: str, kind: type[Any]) -> Takes:
     name = canonical(key, kind)
+    if key in _SEVERAL_WORDS:
+        return "many"
     if name is None:
         return "maybe"  # a key with a meaning of its own: a switch, or one word
     return {"bool": "maybe", "list": "many"}.get(option_fields(kind)[name].kind, "one")  # type: ignore[return-value]
@@ -92,4 +101,4 @@ def _store(options: dict[str, Any], key: str, kind: type[Any], values: list[str]
     if name is not None and option_fields(kind)[name].kind == "list":
         options.setdefault(key, []).extend(values)
     else:
-        options[key] = values[-1]
+        options[key] = " ".join(values) if key in _SEVERAL_WORDS else values[-1]

@@ -74,7 +74,8 @@ class RequestCommand(ExampleCommand):
                     fix="A recipe ends in .yaml; name one model.",
                 )
             options["model"] = model
-        ctx.params["parsed"] = parse_request(self.kind, options, recipe)
+        own = [name for p in self.get_params(ctx) if isinstance(p, click.Option) for name in p.opts]
+        ctx.params["parsed"] = parse_request(self.kind, options, recipe, also=own)
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -7,21 +7,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from adaptft.cli.estimates import estimate
 from adaptft.errors import DoesNotFit
 from adaptft.facts import DatasetShape, Machine, ModelShape
 from adaptft.parsing import Parsed
 from adaptft.plans import TrainPlan
-from adaptft.requests import Hub, TrainRequest
+from adaptft.requests import TrainRequest
 from adaptft.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from adaptft.data import TokenizedData
-
-BYTES_PER_TOKEN = 4
-TOKENS_PER_ROW = 256
-ASSUMED_ROWS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,26 +135,6 @@ def sources(request: TrainRequest) -> tuple[str, ...]:
     from adaptft import data
 
     return request.dataset or (str(data.builtin("train")),)
-
-
-def estimate(names: tuple[str, ...], hub: Hub | None = None) -> DatasetShape:
-    """Data nobody has tokenised: four bytes a token for files, and 10 000 rows for what is on a hub.
-
-    Raises:
-        DataError: a file or folder that is not there.
-    """
-    from adaptft.data.sources import resolve
-
-    files = [source.path for source in resolve(names, hub)]
-    tokens = [path.stat().st_size // BYTES_PER_TOKEN if path else ASSUMED_ROWS * TOKENS_PER_ROW for path in files]
-    return DatasetShape(
-        num_rows=sum(max(count // TOKENS_PER_ROW, 1) for count in tokens),
-        num_tokens=sum(tokens),
-        num_trained_tokens=sum(tokens) // 2,
-        longest_row_tokens=4 * TOKENS_PER_ROW,
-        sources=names,
-        assumed=True,
-    )
 
 
 def _folder_here(request: TrainRequest) -> Path | None:

@@ -13,7 +13,11 @@ from adaptft.errors import DataError
 Kind = Literal["messages", "exchange", "text"]
 NUM_PROBED_ROWS = 200
 
-_ANSWERS = ("output", "response", "completion", "answer", "solution", "target", "targets")
+_ANSWERS = (
+    "output", "response", "completion", "answer", "solution", "target", "targets",
+    "输出", "答案", "回答", "回复", "答复", "應答", "应答", "輸出", "回覆",
+)  # fmt: skip
+_QUESTIONS = ("question", "问题", "提问", "問題", "提問")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +30,26 @@ class Form:
     optional: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-_AROUND = (("system", ("system", "system_prompt")), ("tools", ("tools", "functions")))
-_EXCHANGE = (*_AROUND, ("history", ("history",)), ("input", ("input", "context")))
+_AROUND = (
+    ("system", ("system", "system_prompt", "系统提示词", "系统提示", "系统", "系統提示", "系統")),
+    ("tools", ("tools", "functions")),
+)
+_EXCHANGE = (*_AROUND, ("history", ("history", "历史")), ("input", ("input", "context", "输入", "輸入")))
 
 # Order decides: a row with messages is a conversation whatever else it has, and `text` beside
 # instruction and output (the original Alpaca) is a copy of them and not a plain text.
 FORMS: tuple[Form, ...] = (
     Form("OpenAI messages", "messages", (("messages", ("messages",)),), _AROUND),
     Form("ShareGPT", "messages", (("messages", ("conversations", "conversation")),), _AROUND),
-    Form("Alpaca", "exchange", (("prompt", ("instruction",)), ("answer", _ANSWERS)), _EXCHANGE),
+    Form("Alpaca", "exchange", (("prompt", ("instruction", "指令")), ("answer", _ANSWERS)), _EXCHANGE),
     Form("prompt/completion", "exchange", (("prompt", ("prompt",)), ("answer", ("completion",))), _EXCHANGE),
     Form("query/response", "exchange", (("prompt", ("query",)), ("answer", ("response", *_ANSWERS))), _EXCHANGE),
-    Form("question/answer", "exchange", (("prompt", ("question",)), ("answer", ("answer", *_ANSWERS))), _EXCHANGE),
+    Form("question/answer", "exchange", (("prompt", _QUESTIONS), ("answer", ("answer", *_ANSWERS))), _EXCHANGE),
     Form("problem/solution", "exchange", (("prompt", ("problem",)), ("answer", ("solution", *_ANSWERS))), _EXCHANGE),
     Form("prompt/response", "exchange", (("prompt", ("prompt",)), ("answer", ("response", *_ANSWERS))), _EXCHANGE[:3]),
-    Form("input/output", "exchange", (("prompt", ("input",)), ("answer", _ANSWERS)), _EXCHANGE[:3]),
-    Form("plain text", "text", (("text", ("text", "content")),)),
+    Form("input/output", "exchange", (("prompt", ("input", "输入", "輸入")), ("answer", _ANSWERS)), _EXCHANGE[:3]),
+    Form("问/答", "exchange", (("prompt", ("问", "問")), ("answer", ("答",))), _EXCHANGE),
+    Form("plain text", "text", (("text", ("text", "content", "文本", "正文", "内容", "內容")),)),
 )  # fmt: skip
 
 # Rows of other tasks. Fine-tuning on them as if they were answers would train on the bad ones too.
@@ -78,7 +86,8 @@ def detect(
 
     Args:
         where: the source's name in errors.
-        renames: registered names: a dialect's column to the source's own ("instruction": "ask").
+        renames: registered names: a dialect's column to the source's own ("instruction": "ask"). The form
+            that has most of them is taken.
 
     Raises:
         DataError: no dialect has these columns, or they are those of another task.
@@ -89,15 +98,21 @@ def detect(
     known = {own_name: name for name, own_name in own.items()}
     by_name = {known.get(key, key): key for key in keys}
     _refuse_other_tasks(by_name, objects, where)
-    for form in FORMS:
-        columns = _match(form, by_name)
-        if columns is not None:
-            ignored = tuple(key for key in keys if key not in columns.values())
-            name = _messages_name(objects, columns) if form.kind == "messages" else form.name
-            return Dialect(name=name, kind=form.kind, columns=columns, tags=tags or Tags(), ignored=ignored)
+    matches = [(form, columns) for form in FORMS if (columns := _match(form, by_name)) is not None]
+    if matches:
+        form, columns = max(matches, key=lambda match: len(known.keys() & set(match[1].values())))
+        ignored = tuple(key for key in keys if key not in columns.values())
+        name = _messages_name(objects, columns) if form.kind == "messages" else form.name
+        return Dialect(name=name, kind=form.kind, columns=columns, tags=tags or Tags(), ignored=ignored)
     if "instruction" in own and own["instruction"] in keys:  # registered as LLaMA-Factory's pre-training rows
         return Dialect(name="plain text", kind="text", columns={"text": own["instruction"]})
     raise _unknown(keys, where)
+
+
+def column_names() -> tuple[str, ...]:
+    """Every column name that some form knows."""
+    roles = [role for form in FORMS for role in (*form.required, *form.optional)]
+    return tuple(dict.fromkeys(name for _, names in roles for name in names))
 
 
 def speaks(keys: Iterable[str]) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from adaptft.data import cache
 from adaptft.data.detection import Dialect
 from adaptft.data.reading import counts_lines, detect_source, is_text, raw_rows
+from adaptft.data.renaming import check_renamed, rename_columns
 from adaptft.data.reporting import Tally, check_rows
 from adaptft.data.sample import RenderedSample, make_sample
 from adaptft.data.settings import DataSettings, TokenizedData
@@ -35,7 +36,7 @@ def tokenize(settings: DataSettings, tokenizer: Any, *, on_progress: Progress | 
             train on; more unusable rows than ``settings.max_bad_rows``.
         OutputError: the cache cannot be written.
     """
-    sources = resolve(settings.sources, settings.hub)
+    sources = rename_columns(resolve(settings.sources, settings.hub), settings.columns)
     key = cache.data_key(sources, settings, tokenizer)
     found = cache.find(key)
     if found is None:
@@ -56,6 +57,7 @@ def _fill_cache(
     key: str, sources: tuple[Source, ...], settings: DataSettings, tokenizer: Any, on_progress: Progress | None
 ) -> None:
     dialects = [detect_source(source) for source in sources]
+    check_renamed(settings.columns, dialects)
     if any(dialect.kind != "text" for dialect in dialects):
         ChatTemplate(tokenizer)  # refuses a model that has none before any row is read
     work = RowTokenizer(tokenizer, settings, dialects, [is_text(source) for source in sources])

@@ -14,7 +14,8 @@ from adaptft.data.detection import NUM_PROBED_ROWS, Dialect, detect
 from adaptft.data.hub import load_table
 from adaptft.data.json_files import is_json_list, json_lines, json_list, parse_line
 from adaptft.data.sources import Source
-from adaptft.data.streams import bare_suffix, byte_lines
+from adaptft.data.streams import bare_suffix
+from adaptft.data.text_files import has_paragraphs, text_rows
 from adaptft.errors import DataError
 
 Raw = Any
@@ -27,12 +28,13 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Raw]]:
 
 _READERS: dict[str, Callable[[Path], Iterator[tuple[int, Raw]]]] = {
     ".jsonl": _json_rows, ".ndjson": _json_rows, ".json": _json_rows, ".csv": csv_rows, ".tsv": csv_rows,
-    ".parquet": parquet_rows, ".arrow": arrow_rows, ".txt": byte_lines,
+    ".parquet": parquet_rows, ".arrow": arrow_rows, ".txt": text_rows,
 }  # fmt: skip
 
 
 def raw_rows(source: Source) -> Iterator[tuple[int, Raw]]:
-    """The source's rows with their numbers from 1: lines of .jsonl and .txt, rows of everything else.
+    """The source's rows with their numbers from 1: lines of .jsonl and .txt (where a row
+    may be a paragraph, with the number of its first line), rows of everything else.
 
     Raises:
         DataError: it cannot be read.
@@ -53,7 +55,7 @@ def counts_lines(source: Source) -> bool:
 
 
 def is_text(source: Source) -> bool:
-    """True where every line is a row of plain text."""
+    """True where the rows are plain text, without columns."""
     return source.path is not None and bare_suffix(source.path) == ".txt"
 
 
@@ -93,4 +95,7 @@ def detect_source(source: Source) -> Dialect:
     if not any(isinstance(row, dict) for row in seen):
         what = f"is {bad[0]}" if bad and not seen else "holds no objects with columns"
         raise DataError(f"{source.name} {what}.", fix='Write one JSON object a line, such as {"messages": [...]}.')
+    if is_text(source) and source.path is not None:
+        name = "plain text, a row a paragraph" if has_paragraphs(source.path) else "plain text, a row a line"
+        return Dialect(name=name, kind="text", columns={"text": "text"})
     return detect(seen, source.name, renames=source.renames, tags=source.tags)

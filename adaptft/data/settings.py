@@ -16,10 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSettings:
-    """Sources and masking. ``max_bad_rows`` is a share of the rows; ``num_proc`` None takes the usable cores."""
+    """Sources and masking.
+
+    ``columns`` is JSON that gives columns other names before rows are recognised (``{"q": "query"}``);
+    ``max_bad_rows`` is a share of the rows; ``num_proc`` None takes the usable cores.
+    """
 
     sources: tuple[str, ...]
     hub: Literal["hf", "modelscope"] | None = None
+    columns: str | None = None
     system: str | None = None
     train_on_prompt: bool = False
     mask_history: bool = False
@@ -42,6 +47,7 @@ def training_settings(request: TrainRequest, sources: tuple[str, ...]) -> DataSe
     return DataSettings(
         sources=sources,
         hub=request.hub,
+        columns=request.columns,
         system=request.system,
         train_on_prompt=request.train_on_prompt,
         mask_history=request.mask_history,

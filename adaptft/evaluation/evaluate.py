@@ -101,7 +101,9 @@ def _rows(request: EvalRequest, subjects: tuple[Subject, ...], tokenizer: Any) -
     system = request.system
     if system is None and (system := recorded_system(subjects)) is not None:
         notes.append(f"Rows without a system prompt get the one of the training: {system!r}.")
-    settings = data.DataSettings(sources=_sources(request), hub=request.hub, system=system)
+    settings = data.DataSettings(
+        sources=_sources(request), hub=request.hub, columns=request.columns if request.dataset else None, system=system
+    )
     tokenized = data.tokenize(settings, tokenizer)
     rows: Dataset = tokenized.rows
     if request.max_length is not None:

@@ -216,6 +216,7 @@ def _describe(partial: Path, name: str, plan: ExportPlan, source: ExportSource, 
         format=plan.format,
         dataset=source.dataset,
         system=known.system if known else None,
+        columns=known.columns if known else None,
         max_length=known.max_length if known else None,
         notes=report.notes,
     )

@@ -39,16 +39,17 @@ def read_rows(plan: ExportPlan, source: ExportSource, tokenizer: PreTrainedToken
     """
     wanted = plan.num_calibration_rows + _MOST_CHECK_ROWS
     if plan.request.dataset:
-        rows = _tokenize(plan.request.dataset, wanted, plan, source, tokenizer)
+        rows = _tokenize(plan.request.dataset, plan.request.columns, wanted, plan, source, tokenizer)
         return _divide(plan, rows, ", ".join(plan.request.dataset), ())
     why = "The training data is not known"
     if source.dataset:
         try:
-            rows = _tokenize(source.dataset, wanted, plan, source, tokenizer)
+            columns = source.artifact.columns if source.artifact else None
+            rows = _tokenize(source.dataset, columns, wanted, plan, source, tokenizer)
             return _divide(plan, rows, f"the training data ({', '.join(source.dataset)})", ())
         except DataError as cause:
             why = f"The training data cannot be used ({cause.problem.rstrip('.')})"
-    rows = _tokenize((str(data.builtin("train")),), wanted, plan, source, tokenizer)
+    rows = _tokenize((str(data.builtin("train")),), None, wanted, plan, source, tokenizer)
     purpose = "to calibrate and to check" if plan.num_calibration_rows else "to check"
     note = f"{why}, so the built-in rows were taken {purpose}; name better ones with --dataset."
     return _divide(plan, rows, "the built-in rows", (note,))
@@ -56,6 +57,7 @@ def read_rows(plan: ExportPlan, source: ExportSource, tokenizer: PreTrainedToken
 
 def _tokenize(
     sources: tuple[str, ...],
+    columns: str | None,
     wanted: int,
     plan: ExportPlan,
     source: ExportSource,
@@ -64,7 +66,8 @@ def _tokenize(
     """At most ``wanted`` rows of each source, through the chat template: what the model was trained on."""
     parts = tuple(name if "#" in name else f"{name}#{wanted}" for name in sources)
     system = source.artifact.system if source.artifact else None
-    rows: Dataset = data.tokenize(data.DataSettings(sources=parts, hub=plan.request.hub, system=system), tokenizer).rows
+    settings = data.DataSettings(sources=parts, hub=plan.request.hub, columns=columns, system=system)
+    rows: Dataset = data.tokenize(settings, tokenizer).rows
     return rows.shuffle(seed=42)
 
 

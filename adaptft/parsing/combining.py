@@ -1,4 +1,4 @@
-"""Keys that have a meaning only together: bf16 with fp16, dataset with dataset_dir and max_samples."""
+"""Keys that have a meaning only together: bf16 with fp16, dataset with dataset_dir and max_samples, model_name."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from adaptft.parsing.datasets import flatten_entries, in_directory, limit_rows
 from adaptft.parsing.given import Given
 from adaptft.parsing.values import NONE, read_bool
 
-COMBINED: dict[str, tuple[str, ...]] = {"TrainRequest": ("bf16", "fp16", "dataset_dir", "max_samples")}
+COMBINED: dict[str, tuple[str, ...]] = {"TrainRequest": ("bf16", "fp16", "dataset_dir", "max_samples", "model_name")}
 
+SELF_COGNITION = "{{NAME}} and {{AUTHOR}} in rows of swift/self-cognition are not filled in; write them into the file"
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -25,7 +26,20 @@ def combine(pairs: list[tuple[str, Given]], combined: Mapping[str, Given], notes
             "stands without a dataset", fix="Name the dataset beside it, or write dataset: data.jsonl#500."
         )
     pairs = [(name, _sources(name, given, combined)) for name, given in pairs]
-    return pairs + _precision(combined, notes)
+    return pairs + _precision(combined, notes) + _model_name(dict(pairs), combined, notes)
+
+
+def _model_name(
+    pairs: Mapping[str, Given], combined: Mapping[str, Given], notes: list[str]
+) -> list[tuple[str, Given]]:  # fmt: skip
+    """The model, as older TRL has it; beside a model it is the name in ms-swift's self-cognition rows."""
+    given = combined.get("model_name")
+    if given is None or given.raw is None:
+        return []
+    if "model" not in pairs:
+        return [("model", given)]
+    notes.append(f"{given.label} changes nothing: {SELF_COGNITION}.")
+    return []
 
 
 def _sources(name: str, given: Given, combined: Mapping[str, Given]) -> Given:

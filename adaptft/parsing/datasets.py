@@ -11,7 +11,17 @@ from adaptft.parsing.nearest import did_you_mean
 
 # keys of an Axolotl entry that adaptft finds out by itself from the columns
 _FOUND_OUT = frozenset(
-    {"type", "ds_type", "conversation", "chat_template", "field_messages", "message_property_mappings"}
+    {
+        "type",
+        "ds_type",
+        "conversation",
+        "chat_template",
+        "field_messages",
+        "message_property_mappings",
+        "message_field_role",
+        "message_field_content",
+        "roles",
+    }
 )
 _SELECTING = frozenset({"path", "name", "split", "data_files"})
 

@@ -12,7 +12,7 @@ from adaptft.parsing.fields import option_fields
 
 # field <- names in ms-swift, LLaMA-Factory, Axolotl and TRL
 SYNONYMS: dict[str, tuple[str, ...]] = {
-    "model": ("model_name_or_path", "base_model", "model_id_or_path", "model_id", "model_name"),
+    "model": ("model_name_or_path", "base_model", "model_id_or_path", "model_id"),
     "train_type": ("tuner_type", "finetuning_type", "adapter", "sft_type"),
     "revision": ("model_revision",),
     "dataset": ("datasets", "dataset_name", "train_dataset", "train_file"),
@@ -24,6 +24,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "train_on_prompt": ("train_on_inputs",),
     "dataset_num_proc": ("preprocessing_num_workers", "dataset_processes", "dataset_map_num_proc"),
     "lora_rank": ("lora_r", "rank"),
+    "lora_dropout": ("lora_dropout_p",),
     "target_modules": ("lora_target", "lora_target_modules", "target_regex"),
     "modules_to_save": ("additional_target", "lora_modules_to_save"),
     "use_rslora": ("peft_use_rslora", "lora_use_rslora"),
@@ -32,7 +33,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "attn_impl": ("attn_implementation",),
     "quant_bits": ("quantization_bit",),
     "bnb_4bit_use_double_quant": ("double_quantization", "use_bnb_nested_quant"),
-    "per_device_train_batch_size": ("micro_batch_size", "train_micro_batch_size_per_gpu"),
+    "per_device_train_batch_size": ("micro_batch_size", "train_micro_batch_size_per_gpu", "batch_size"),
     "per_device_eval_batch_size": ("eval_batch_size",),
     "gradient_accumulation_steps": ("gradient_accumulation",),
     "global_batch_size": ("train_batch_size",),

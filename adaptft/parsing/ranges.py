@@ -63,6 +63,7 @@ RANGES: dict[str, Range] = {
     "adam_beta1": PART,
     "adam_beta2": PART,
     "max_bad_rows": SHARE,
+    "warmup_steps": NOT_NEGATIVE,
     "weight_decay": NOT_NEGATIVE,
     "max_grad_norm": NOT_NEGATIVE,
     "temperature": NOT_NEGATIVE,

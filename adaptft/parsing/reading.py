@@ -10,13 +10,14 @@ from typing import Any, Generic, TypeVar
 
 from adaptft.errors import RequestError
 from adaptft.parsing.combining import COMBINED, combine
+from adaptft.parsing.faults import Faults
 from adaptft.parsing.fields import option_fields
 from adaptft.parsing.given import Given, on_command_line
 from adaptft.parsing.meanings import meanings
 from adaptft.parsing.names import SYNONYMS, canonical, fold, synonyms
 from adaptft.parsing.nearest import nearest
 from adaptft.parsing.recipes import read_recipe
-from adaptft.parsing.values import YOU_DECIDE, read_value
+from adaptft.parsing.values import WISHES, YOU_DECIDE, read_value
 
 T = TypeVar("T")
 
@@ -36,22 +37,28 @@ class _Value:
     given: Given
 
 
-def parse_request(kind: type[T], options: Mapping[str, Any], recipe: Path | None = None) -> Parsed[T]:
+def parse_request(
+    kind: type[T], options: Mapping[str, Any], recipe: Path | None = None, *, also: Iterable[str] = ()
+) -> Parsed[T]:
     """A request of class ``kind`` from ``options`` and from the YAML file ``recipe``.
 
     Args:
         options: values as text or as Python values; names may be synonyms, with ``-`` or ``_``.
+        also: a command's own options, to name where an unknown one is near.
 
     Raises:
         RequestError: an unknown key, a value that cannot be meant, keys that contradict each other,
-            or a required field that nobody set.
+            or a required field that nobody set. One error names all that is wrong.
     """
     notes: list[str] = []
     values: dict[str, _Value] = {}
-    if recipe is not None:
-        values |= _read_layer(kind, read_recipe(recipe), notes)
-    values |= _read_layer(kind, {key: on_command_line(key, raw) for key, raw in options.items()}, notes)
-    _settle_quantization(values, notes)
+    faults = Faults()
+    layers = [] if recipe is None else [read_recipe(recipe)]
+    for layer in (*layers, {key: on_command_line(key, raw) for key, raw in options.items()}):
+        values |= _read_layer(kind, layer, notes, faults, tuple(also))
+    with faults.collected():
+        _settle_quantization(values, notes)
+    faults.raise_any()
     decided = {name: v.value for name, v in values.items() if v.value is not YOU_DECIDE}
     _check_required(kind, decided)
     given = frozenset(decided)
@@ -76,23 +83,30 @@ def unknown_key(key: str, kind: type[Any], *, where: str, prefix: str = "", also
     return RequestError(f"{prefix}{key} is not a known option{f' ({where})' if where else ''}.", fix=hint)
 
 
-def _read_layer(kind: type[Any], layer: Mapping[str, Given], notes: list[str]) -> dict[str, _Value]:
+def _read_layer(
+    kind: type[Any], layer: Mapping[str, Given], notes: list[str], faults: Faults, also: tuple[str, ...]
+) -> dict[str, _Value]:
     """The values of one source, typed; two keys for one field must agree."""
     values: dict[str, _Value] = {}
     fields = option_fields(kind)
-    for name, given in _translate(kind, layer, notes):
-        value = read_value(fields[name], given)
-        if given.raw is None and fields[name].default not in (None, ()):
-            notes.append(f"{given.label.split(':')[0]} has no value: left at its default.")
-        before = values.get(name)
-        if before is not None and before.value != value and YOU_DECIDE not in (before.value, value):
-            raise given.wrong(f"contradicts {before.given.label}", fix=f"Keep one of the two: both set {name}.")
-        if before is None or before.value is YOU_DECIDE:
-            values[name] = _Value(value, given)
+    for name, given in _translate(kind, layer, notes, faults, also):
+        with faults.collected():
+            value = read_value(fields[name], given)
+            before = values.get(name)
+            if before is not None and before.value != value and YOU_DECIDE not in (before.value, value):
+                raise given.wrong(f"contradicts {before.given.label}", fix=f"Keep one of the two: both set {name}.")
+            if before is None or before.value is YOU_DECIDE:
+                values[name] = _Value(value, given)
+            if given.raw is None and fields[name].default not in (None, ()):
+                notes.append(f"{given.label.split(':')[0]} has no value: left at its default.")
+            elif wish := WISHES.get(name, {}).get(given.word.replace("-", "_")):
+                notes.append(f"{given.label} is a wish: {wish}.")
     return values
 
 
-def _translate(kind: type[Any], layer: Mapping[str, Given], notes: list[str]) -> list[tuple[str, Given]]:
+def _translate(
+    kind: type[Any], layer: Mapping[str, Given], notes: list[str], faults: Faults, also: tuple[str, ...]
+) -> list[tuple[str, Given]]:
     """Keys as written to fields of ours."""
     known, together = meanings(kind), COMBINED.get(kind.__name__, ())
     pairs: list[tuple[str, Given]] = []
@@ -104,13 +118,17 @@ def _translate(kind: type[Any], layer: Mapping[str, Given], notes: list[str]) ->
         elif fold(key) in together:
             combined[fold(key)] = given
         elif meaning is None:
-            raise unknown_key(key, kind, where=given.where, prefix="--" if given.label.startswith("--") else "")
+            prefix = "--" if given.label.startswith("--") else ""
+            faults.add(unknown_key(key, kind, where=given.where, prefix=prefix, also=also if prefix else ()))
         elif given.raw is not None:
-            effect = meaning.read(given)
-            pairs.extend((name, given.with_raw(raw)) for name, raw in effect.sets.items())
-            if effect.note:
-                notes.append(f"{given.label} changes nothing: {effect.note}.")
-    return combine(pairs, combined, notes)
+            with faults.collected():
+                effect = meaning.read(given)
+                pairs.extend((name, given.with_raw(raw)) for name, raw in effect.sets.items())
+                if effect.note:
+                    notes.append(f"{given.label} changes nothing: {effect.note}.")
+    with faults.collected():
+        return combine(pairs, combined, notes)
+    return []
 
 
 def _any_field(key: str) -> str:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -30,10 +31,7 @@ _HUB = {"huggingface": "hf", "hugging_face": "hf", "ms": "modelscope"}
 # field -> word in lower case -> the word of the field; other spellings of the same thing
 WORDS: dict[str, dict[str, str]] = {
     "torch_dtype": {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"},
-    "attn_impl": {
-        "flash_attention_2": "varlen", "flash_attn": "varlen", "flash_attention": "varlen", "fa2": "varlen",
-        "torch": "sdpa", "disabled": "eager",
-    },
+    "attn_impl": {"torch": "sdpa", "disabled": "eager"},
     "eval_strategy": _STRATEGY,
     "save_strategy": _STRATEGY,
     "hub": _HUB,
@@ -44,6 +42,21 @@ WORDS: dict[str, dict[str, str]] = {
     "format": {"autoawq": "awq", "autogptq": "gptq", "gptqmodel": "gptq", "merge": "merged", "w8a8": "int8"},
     "infer_backend": dict.fromkeys(("huggingface", "hf", "pt"), "transformers"),
     "quant_bits": {"4bit": "4", "4.0": "4"},
+}  # fmt: skip
+
+FAST_KERNEL = "adaptft takes its own variable-length kernel wherever the GPU, the type and the model allow it"
+# wishes that leave the decision to adaptft: field -> words, and the note that says so
+_FLASH = ("flash_attn", "flash_attention", "flash_attention_2", "flash_attention_3", "fa2", "fa3", "flash")
+WISHES: dict[str, dict[str, str]] = {"attn_impl": dict.fromkeys(_FLASH, FAST_KERNEL)}
+
+# what adaptft has that comes nearest to a word it does not know
+_PAGED = "Nearest: paged_adamw_8bit (paged too, states in 8 bit), or adamw (states in 32 bit)."
+_LEAN = "Nearest: adamw_8bit (states in a quarter of the memory)."
+_NEAREST: dict[str, tuple[tuple[str, str], ...]] = {
+    "optim": (("paged", _PAGED), ("adafactor", _LEAN), ("galore", _LEAN), ("apollo", _LEAN), ("8bit", _LEAN),
+              ("4bit", _LEAN), ("", "Nearest: adamw.")),
+    "lr_scheduler_type": (("cosine", "Nearest: cosine."), ("warmup", "Nearest: constant_with_warmup."),
+                          ("polynomial", "Nearest: linear.")),
 }  # fmt: skip
 
 # text in which every word is somebody's own, so that "none" is not special
@@ -65,6 +78,10 @@ def read_value(field: OptionField, given: Given) -> Any:
         return YOU_DECIDE
     if field.name == "resume_from_checkpoint":
         return _read_resume(given)
+    if field.name == "columns" and given.word not in NONE:
+        return _read_columns(given)
+    if given.word.replace("-", "_") in WISHES.get(field.name, {}):
+        return YOU_DECIDE
     if field.name == "quant_bits" and given.word in NOT_QUANTISED:
         return None
     if field.name not in FREE_TEXT and not isinstance(given.raw, (list, tuple, dict)):
@@ -152,8 +169,10 @@ def _read_word(field: OptionField, given: Given) -> Any:
     for choice, name in zip(field.choices, field.words, strict=True):
         if wanted == name:
             return choice
-    allowed = _listed(field.words + (("auto",) if field.optional else ()))
-    raise given.wrong("is not a choice", fix=did_you_mean(given.word, field.words, f"Allowed: {allowed}."))
+    allowed = f"Allowed: {_listed(field.words + (('auto',) if field.optional else ()))}."
+    near = next((fix for part, fix in _NEAREST.get(field.name, ()) if part in wanted), None)
+    fix = f"{near} {allowed}" if near else did_you_mean(given.word, field.words, allowed)
+    raise given.wrong("is not a choice", fix=fix)
 
 
 def _read_resume(given: Given) -> Any:
@@ -165,6 +184,18 @@ def _read_resume(given: Given) -> Any:
     if isinstance(given.raw, (list, tuple, dict)) or not given.text:
         raise given.wrong("is not a folder", fix="Write auto, or a checkpoint folder.")
     return _expand_home("resume_from_checkpoint", given.text)
+
+
+def _read_columns(given: Given) -> str:
+    """A mapping, or JSON that holds one, as JSON: the same mapping is the same text."""
+    names = given.raw
+    try:
+        names = json.loads(given.text) if isinstance(names, str) else names
+    except ValueError:
+        names = None
+    if not isinstance(names, dict) or not names or not all(isinstance(n, str) and n for n in names.values()):
+        raise given.wrong("is no mapping of column names", fix='Write {"q": "query", "a": "response"}.')
+    return json.dumps({str(own): name for own, name in names.items()}, ensure_ascii=False, sort_keys=True)
 
 
 def _expand_home(name: str, text: str) -> str:

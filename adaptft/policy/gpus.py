@@ -9,6 +9,7 @@ prices per hour, on demand, as seen in 2026: a default to override.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -57,13 +58,26 @@ _ROWS = (
     GpuModel("a30", ("NVIDIA A30",), (8, 0), 56, 23.5, 933, 10.3, 82, 165, 165, 0, 200, None, None),
     GpuModel("a800-80g", ("NVIDIA A800-SXM4-80GB",), (8, 0), 108, 79.25, 2039, 19.5, 156, 312, 312, 0, 400, 271.2, None),
     GpuModel("a800-pcie-80g", ("NVIDIA A800 80GB PCIe",), (8, 0), 108, 79.25, 1935, 19.5, 156, 312, 312, 0, 400, None, None),
+    GpuModel("2080ti", ("NVIDIA GeForce RTX 2080 Ti", "GeForce RTX 2080 Ti"), (7, 5), 68, 10.75, 616, 13.4, 0, 53.8, 0, 0, 100, None, None),
+    GpuModel("2080ti-22g", ("NVIDIA GeForce RTX 2080 Ti",), (7, 5), 68, 21.66, 616, 13.4, 0, 53.8, 0, 0, 100, None, None),
+    GpuModel("3060", ("NVIDIA GeForce RTX 3060",), (8, 6), 28, 11.75, 360, 12.7, 12.7, 25.5, 25.5, 0, 0, None, None),
+    GpuModel("3070", ("NVIDIA GeForce RTX 3070",), (8, 6), 46, 7.78, 448, 20.3, 20.3, 40.6, 40.6, 0, 0, None, None),
+    GpuModel("3080", ("NVIDIA GeForce RTX 3080",), (8, 6), 68, 9.77, 760, 29.8, 29.8, 59.5, 59.5, 0, 0, None, None),
+    GpuModel("3080ti", ("NVIDIA GeForce RTX 3080 Ti",), (8, 6), 80, 11.76, 912, 34.1, 34.1, 68.2, 68.2, 0, 0, None, None),
     GpuModel("3090", ("NVIDIA GeForce RTX 3090",), (8, 6), 82, 23.68, 936, 35.6, 35.6, 71, 71, 0, 112.5, None, 0.22),
     GpuModel("3090ti", ("NVIDIA GeForce RTX 3090 Ti",), (8, 6), 84, 23.6, 1008, 40, 40, 80, 80, 0, 112.5, None, None),
     GpuModel("a10", ("NVIDIA A10",), (8, 6), 72, 22.06, 600, 31.2, 62.5, 125, 125, 0, 0, None, 0.86),
     GpuModel("a10g", ("NVIDIA A10G",), (8, 6), 80, 22.19, 600, 35, 35, 70, 70, 0, 0, None, 1.01),
     GpuModel("a16", ("NVIDIA A16",), (8, 6), 10, 14.6, 200, 4.5, 9, 17.9, 17.9, 0, 0, None, None),
     GpuModel("a40", ("NVIDIA A40",), (8, 6), 84, 44.4, 696, 37.4, 74.8, 149.7, 149.7, 0, 112.5, None, 1.22),
+    GpuModel("a4000", ("NVIDIA RTX A4000",), (8, 6), 48, 15.6, 448, 19.2, 38.3, 76.7, 76.7, 0, 0, None, None),
+    GpuModel("a5000", ("NVIDIA RTX A5000",), (8, 6), 64, 23.67, 768, 27.8, 55.6, 111.1, 111.1, 0, 112.5, None, None),
     GpuModel("a6000", ("NVIDIA RTX A6000",), (8, 6), 84, 47.53, 768, 38.7, 77.4, 154.8, 154.8, 0, 112.5, None, 0.8),
+    GpuModel("4060", ("NVIDIA GeForce RTX 4060",), (8, 9), 24, 7.63, 272, 15.1, 15.1, 30.2, 30.2, 60.4, 0, None, None),
+    GpuModel("4060ti-16g", ("NVIDIA GeForce RTX 4060 Ti",), (8, 9), 34, 15.57, 288, 22.1, 22.1, 44.1, 44.1, 88.2, 0, None, None),
+    GpuModel("4070", ("NVIDIA GeForce RTX 4070",), (8, 9), 46, 11.6, 504, 29.1, 29.1, 58.3, 58.3, 116.6, 0, None, None),
+    GpuModel("4070ti-super", ("NVIDIA GeForce RTX 4070 Ti SUPER",), (8, 9), 66, 15.57, 672, 44.1, 44.1, 88.2, 88.2, 176.4, 0, None, None),
+    GpuModel("4080", ("NVIDIA GeForce RTX 4080",), (8, 9), 76, 15.57, 716.8, 48.7, 48.7, 97.5, 97.5, 194.9, 0, None, None),
     GpuModel("4090", ("NVIDIA GeForce RTX 4090",), (8, 9), 128, 23.65, 1008, 82.6, 82.6, 165.2, 165.2, 330.3, 0, None, 0.34),
     GpuModel("4090d", ("NVIDIA GeForce RTX 4090 D",), (8, 9), 114, 23.65, 1008, 73.5, 73.5, 147, 147, 294, 0, None, None),
     GpuModel("6000ada", ("NVIDIA RTX 6000 Ada Generation",), (8, 9), 142, 47.5, 960, 91.1, 182.1, 364.2, 364.2, 728.5, 0, None, None),
@@ -84,13 +98,23 @@ _ROWS = (
     GpuModel("gb200", ("NVIDIA GB200",), (10, 0), 152, 184, 8000, 80, 1250, 2500, 2500, 5000, 1800, 1822, None),
     GpuModel("b300", ("NVIDIA B300 SXM6 AC",), (10, 3), 148, 268, 8000, 77, 1125, 2250, 2250, 4500, 1800, 1769, 7.89),
     GpuModel("gb300", ("NVIDIA GB300",), (10, 3), 152, 277, 8000, 80, 1250, 2500, 2500, 5000, 1800, None, None),
+    GpuModel("5070ti", ("NVIDIA GeForce RTX 5070 Ti",), (12, 0), 70, 15.47, 896, 43.9, 43.9, 87.9, 87.9, 175.8, 0, None, None),
+    GpuModel("5080", ("NVIDIA GeForce RTX 5080",), (12, 0), 84, 15.47, 960, 56.3, 56.3, 112.6, 112.6, 225.1, 0, None, None),
     GpuModel("5090", ("NVIDIA GeForce RTX 5090",), (12, 0), 170, 31.36, 1792, 104.8, 104.8, 209.5, 209.5, 419, 0, None, 0.69),
     GpuModel("pro6000", ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition",), (12, 0), 188, 94.97, 1792, 125, 251.9, 503.8, 503.8, 1007.6, 0, None, 0.89),
 )
 # fmt: on
 
 GPU_MODELS: dict[str, GpuModel] = {row.key: row for row in _ROWS}
-_BY_NAME: dict[str, GpuModel] = {name: row for row in _ROWS for name in row.names}
+# boards with one name differ in memory only: the first row has what else the name says
+_BY_NAME: dict[str, GpuModel] = {name: row for row in reversed(_ROWS) for name in row.names}
+
+_MAKERS_WORDS = re.compile(r"nvidia|geforce|rtx|tesla|quadro|generation|[^a-z0-9]")
+_NOMINAL_GB = (8, 10, 11, 12, 16, 22, 24, 32, 40, 48, 80, 94, 96, 141, 180, 186, 270, 279)
+_ALSO = {
+    "h100-sxm": "h100", "h100-sxm5": "h100", "h200-sxm": "h200", "a100-sxm-40g": "a100-40g", "a100-sxm-80g": "a100-80g",
+    "v100-sxm2-16g": "v100-16g", "v100-sxm2-32g": "v100-32g", "a100-80g-pcie": "a100-pcie-80g",
+}  # fmt: skip
 
 
 def known_gpu(gpu: Gpu) -> GpuModel | None:
@@ -98,19 +122,56 @@ def known_gpu(gpu: Gpu) -> GpuModel | None:
     return _BY_NAME.get(gpu.mig.parent if gpu.mig else gpu.name)
 
 
+def _squash(name: str) -> str:
+    """``NVIDIA A100-SXM4-80GB`` as ``a100sxm480g``: without the maker's words, blanks and dashes."""
+    return _MAKERS_WORDS.sub("", re.sub(r"(\d)\s*gi?b\b", r"\1g", name.lower()))
+
+
+def _spellings() -> dict[str, dict[str, GpuModel]]:
+    """Squashed names to the rows that they can mean, by key; keys win over everything else."""
+    table: dict[str, dict[str, GpuModel]] = {}
+    for row in _ROWS:
+        memory = next(size for size in _NOMINAL_GB if size >= row.memory_gib)
+        for name in (*row.names, f"{row.key}-{memory}g", *(f"{name} {memory}GB" for name in row.names)):
+            table.setdefault(_squash(name), {})[row.key] = row
+    keys = {**{row.key: row for row in _ROWS}, **{also: GPU_MODELS[key] for also, key in _ALSO.items()}}
+    return table | {_squash(key): {row.key: row} for key, row in keys.items()}
+
+
+_SPELLINGS = _spellings()
+
+
+def _row_named(name: str) -> GpuModel:
+    """The one row that ``name`` can mean, in a key's or the maker's or anybody's spelling.
+
+    Raises:
+        RequestError: none, or several; they are named.
+    """
+    asked = _squash(name)
+    found = _SPELLINGS.get(asked, {})
+    if len(found) == 1:
+        return next(iter(found.values()))
+    longer = {
+        key: row for spelling, rows in _SPELLINGS.items() if spelling.startswith(asked) for key, row in rows.items()
+    }
+    if len(asked) > 1 and (meant := found or longer):
+        rows = ", ".join(f"{row.key} ({row.names[0]}, {row.memory_gib:.0f} GiB)" for row in meant.values())
+        several = "is one of several" if len(meant) > 1 else "is not the whole name of a GPU"
+        raise RequestError(f"--gpu {name} {several}.", fix=f"Write the one you mean: {rows}.")
+    near = get_close_matches(asked, GPU_MODELS, n=3, cutoff=0.4)
+    raise RequestError(
+        f"There is no GPU {name!r} in the table.",
+        fix=f"Did you mean {', '.join(near) or 'a100-80g'}? All: {', '.join(GPU_MODELS)}.",
+    )
+
+
 def gpu_named(key: str, *, index: int = 0) -> Gpu:
     """The GPU that ``--gpu KEY`` means, whole and idle.
 
     Raises:
-        RequestError: no such key; the nearest ones are named.
+        RequestError: no such GPU, or several; they are named.
     """
-    model = GPU_MODELS.get(key.lower().removeprefix("rtx").strip("-_ "))
-    if model is None:
-        near = get_close_matches(key.lower(), GPU_MODELS, n=3, cutoff=0.4)
-        raise RequestError(
-            f"There is no GPU {key!r} in the table.",
-            fix=f"Did you mean {', '.join(near) or 'a100-80g'}? All: {', '.join(GPU_MODELS)}.",
-        )
+    model = _row_named(key)
     memory = int(model.memory_gib * GiB)
     return Gpu(
         index=index,

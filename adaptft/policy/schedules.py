@@ -86,6 +86,7 @@ def choose_optimizer(method: Method, name: str, steps: int, request: TrainReques
     """AdamW with the usual learning rate for the method."""
     rate = request.learning_rate if request.learning_rate is not None else LEARNING_RATES[method.train_type]
     ratio = request.warmup_ratio if request.warmup_ratio is not None else WARMUP_RATIO
+    warmup = int(ratio * steps) if request.warmup_steps is None else min(request.warmup_steps, steps)
     optimizer = Optimizer(
         name=name,  # type: ignore[arg-type]
         learning_rate=rate,
@@ -94,9 +95,9 @@ def choose_optimizer(method: Method, name: str, steps: int, request: TrainReques
         adam_beta2=request.adam_beta2,
         max_grad_norm=request.max_grad_norm,
         lr_scheduler_type=request.lr_scheduler_type,
-        warmup_steps=int(ratio * steps),
+        warmup_steps=warmup,
     )
-    wishes = (request.learning_rate, request.optim, request.weight_decay, request.warmup_ratio)
+    wishes = (request.learning_rate, request.optim, request.weight_decay, request.warmup_ratio, request.warmup_steps)
     source: Source = "policy" if all(wish is None for wish in wishes) else "user"
     states = "fused AdamW" if name == "adamw" else "states in 8 bit, since wider ones do not fit"
     states = f"{name} asked for" if request.optim else states

@@ -51,6 +51,7 @@ def describe(plan: TrainPlan, base: Any) -> Artifact:
         train_type=method.train_type,
         dataset=request.dataset,
         system=request.system,
+        columns=request.columns,
         max_length=plan.decisions.batch.value.max_length,
     )
 

@@ -4,6 +4,7 @@ import pytest
 
 from adaptft.cli.arguments import split_arguments
 from adaptft.errors import RequestError
+from adaptft.parsing import parse_request
 from adaptft.requests import ServeRequest, TrainRequest
 
 OWN = ["--json", "--machine", "--help", "-h"]
@@ -65,6 +66,7 @@ def test_an_option_without_its_value_is_refused(line):
     ("line", "nearest"), [("--lora_rnk 8", "--lora_rank"), ("--jsn", "--json"), ("--mashine x", "--machine")]
 )
 def test_an_unknown_option_names_the_nearest(line, nearest):
+    found, _ = split(line)
     with pytest.raises(RequestError, match="is not a known option") as caught:
-        split(line)
+        parse_request(TrainRequest, found, also=["--json", "--machine"])
     assert caught.value.fix == f"Did you mean {nearest}?"

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from sample_plan import PLAN
 
-from adaptft.cli.planning import default_output_dir, estimate, refuse_unfit
+from adaptft.cli.estimates import estimate
+from adaptft.cli.planning import default_output_dir, refuse_unfit
 from adaptft.cli.train import output_folder
 from adaptft.errors import DataError, DoesNotFit, RequestError
 from adaptft.plans import Rejected
@@ -24,6 +25,25 @@ def test_files_are_estimated_from_their_size_and_hub_data_is_assumed(tmp_path):
     assert shape.assumed
     assert shape.num_tokens == 10_240 + 2_560_000
     assert shape.num_rows == 40 + 10_000
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "tokens"),
+    [
+        ("org/data#500", 500, 128_000),
+        ("org/data:small#20", 20, 5120),
+        ("ms::org/data#500", 500, 128_000),
+        ("{folder}/rows.jsonl#30", 30, 30 * 41 // 4),
+        ("{folder}/rows.jsonl#500", 100, 100 * 41 // 4),
+        ("{folder}/long.jsonl#2500", 2500, 2500 * 41 // 4),
+        ("{folder}/long.jsonl#9999", 3000, 3000 * 41 // 4),
+    ],
+)
+def test_a_part_of_the_data_has_the_rows_it_asks_for(tmp_path, name, rows, tokens):
+    for file, count in (("rows.jsonl", 100), ("long.jsonl", 3000)):
+        (tmp_path / file).write_text(('{"text": "' + "x" * 28 + '"}\n') * count)
+    shape = estimate((name.format(folder=tmp_path),))
+    assert (shape.num_rows, shape.num_tokens, shape.assumed) == (rows, tokens, True)
 
 
 def test_a_missing_file_is_refused_though_nothing_is_tokenised(tmp_path):

@@ -77,7 +77,54 @@ def test_lines_of_text_are_rows_and_blank_lines_are_not(read, tmp_path):
     rows = read(path)
     assert rows.texts() == ["One line.<|im_end|>", "None<|im_end|>", "last<|im_end|>"]
     assert rows.rejected() == {"not UTF-8": (4,)}
-    assert rows.report.dialect == "plain text (text)"
+    assert rows.report.dialect == "plain text, a row a line (text)"
+
+
+BOOK = (
+    "It was the best of times,\nit was the worst of\ntimes.\n\n\nIt was the age of wisdom, it\r\nwas the age of\n"
+    "foolishness.\n\nThe end.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "texts"),
+    [
+        (
+            BOOK,
+            ["It was the best of times,\nit was the worst of\ntimes.",
+             "It was the age of wisdom, it\nwas the age of\nfoolishness.", "The end."],
+        ),
+        ("三人行，必有我师焉，择其善者\n而从之。\n\n学而时习之，不亦说乎，有朋自\n远方来。\n",
+         ["三人行，必有我师焉，择其善者\n而从之。", "学而时习之，不亦说乎，有朋自\n远方来。"]),
+    ],
+)  # fmt: skip
+def test_hard_wrapped_text_is_read_by_paragraphs(read, tmp_path, text, texts):
+    (tmp_path / "book.txt").write_bytes(text.encode())
+    rows = read(tmp_path / "book.txt")
+    assert rows.texts() == [f"{row}<|im_end|>" for row in texts]
+    assert rows.report.dialect == "plain text, a row a paragraph (text)"
+    assert read(Path(f"{tmp_path}/book.txt#1")).texts() == [f"{texts[0]}<|im_end|>"]
+
+
+def test_a_bad_paragraph_is_named_by_its_first_line(read, tmp_path):
+    (tmp_path / "book.txt").write_bytes(BOOK.encode() + b"\nbad \xff\nline\n")
+    assert read(tmp_path / "book.txt").rejected() == {"not UTF-8": (12,)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "One text.\nTwo texts.\nThree texts.\n\nFour texts.\nFive texts.\n",
+        "no blank lines\nat all here\n",
+        "one\n\ntwo\n\nthree\n",
+        "long " * 40 + "\n" + "long " * 40 + "\n\n" + "long " * 40 + "\n" + "long " * 40 + "\n",
+    ],
+)
+def test_texts_one_a_line_stay_rows_of_their_own(read, tmp_path, text):
+    (tmp_path / "lines.txt").write_text(text)
+    rows = read(tmp_path / "lines.txt")
+    assert len(rows.rows) == len([line for line in text.splitlines() if line])
+    assert rows.report.dialect == "plain text, a row a line (text)"
 
 
 def test_long_list_is_read_across_chunks(read, tmp_path, monkeypatch):

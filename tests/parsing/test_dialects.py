@@ -126,7 +126,7 @@ def test_an_axolotl_recipe_reads_as_it_stands(tmp_path):
         16.0,
     )
     assert request.dataset == ("teknium/GPT4-LLM-Cleaned", "mhenrichsen/alpaca_2k_test:small")
-    assert (request.packing, request.attn_impl, request.torch_dtype) == (True, "varlen", None)
+    assert (request.packing, request.attn_impl, request.torch_dtype) == (True, None, None)
     assert (request.optim, request.eval_strategy, request.save_strategy) == ("adamw_8bit", "epoch", "epoch")
     assert request.target_modules == ("gate_proj", "down_proj")
     assert request.resume_from_checkpoint is None
@@ -173,7 +173,7 @@ def test_keys_with_a_meaning_set_fields_that_exist():
         ({"bf16": "false"}, {"torch_dtype": "float32"}),
         ({"bf16": "auto"}, {"torch_dtype": None}),
         ({"pure_bf16": "true"}, {"torch_dtype": "bfloat16"}),
-        ({"flash_attn": "fa2"}, {"attn_impl": "varlen"}),
+        ({"flash_attn": "fa2"}, {"attn_impl": None}),
         ({"flash_attn": "sdpa"}, {"attn_impl": "sdpa"}),
         ({"flash_attn": "disabled"}, {"attn_impl": "eager"}),
         ({"flash_attn": "auto"}, {"attn_impl": None}),
@@ -189,6 +189,19 @@ def test_keys_with_a_meaning_set_fields_that_exist():
         ({"dataset": "a.jsonl", "max_samples": "none"}, {"dataset": ("a.jsonl",)}),
         ({"deepspeed": ""}, {}),
         ({"load_in_8bit": "false"}, {}),
+        ({"warmup_steps": "10"}, {"warmup_steps": 10}),
+        ({"warmup_steps": 0, "warmup_ratio": 0.1}, {"warmup_steps": 0, "warmup_ratio": 0.1}),
+        ({"tf32": "false"}, {}),
+        ({"attn_impl": "flash_attn"}, {"attn_impl": None}),
+        ({"attn_implementation": "flash_attention_2"}, {"attn_impl": None}),
+        ({"flash_attention": "false"}, {"attn_impl": "sdpa"}),
+        ({"model_name": "swift-robot", "model_author": "swift"}, {"model": "m"}),
+        ({"evals_per_epoch": "4", "saves_per_epoch": "1"}, {"save_strategy": "epoch"}),
+        ({"evals_per_epoch": "0"}, {"eval_strategy": "no"}),
+        ({"adam_epsilon": "0.00000001"}, {}),
+        ({"columns": '{"q": "query", "a": "response"}'}, {"columns": '{"a": "response", "q": "query"}'}),
+        ({"columns": {"问": "query"}}, {"columns": '{"问": "query"}'}),
+        ({"columns": "none"}, {"columns": None}),
     ],
 )
 def test_keys_that_carry_a_meaning(options, wanted):
@@ -218,8 +231,17 @@ def test_keys_that_carry_a_meaning(options, wanted):
         ({"datasets": [{"type": "alpaca"}]}, "without a path", "path"),
         ({"datasets": [{"path": "a", "split": "test"}]}, "split: test", "train"),
         ({"datasets": [{"path": "a", "pth": "b"}]}, "The key pth", "Did you mean path?"),
-        ({"tf32": "false"}, "--tf32 false", "Leave it out"),
-        ({"warmup_steps": "10"}, "--warmup_steps 10", "warmup_ratio"),
+        ({"columns": "q=query"}, "is no mapping of column names", "response"),
+        ({"columns": '{"q": 1}'}, "is no mapping of column names", "response"),
+        ({"warmup_steps": "-1"}, "--warmup_steps -1", "at least 0"),
+        ({"optim": "paged_adamw_32bit"}, "--optim paged_adamw_32bit is not a choice", "Nearest: paged_adamw_8bit"),
+        ({"optim": "adafactor"}, "--optim adafactor is not a choice", "Nearest: adamw_8bit"),
+        ({"optim": "sgd"}, "--optim sgd is not a choice", "Nearest: adamw."),
+        ({"lr_scheduler_type": "cosine_with_min_lr"}, "is not a choice", "Nearest: cosine."),
+        ({"plugins": ["axolotl.integrations.spectrum.SpectrumPlugin"]}, "is known", "no plugins"),
+        ({"special_tokens": {"eos_token": "<|im_end|>"}}, "is known", "the tokenizer's own"),
+        ({"adam_epsilon": "1e-6"}, "--adam_epsilon 1e-6 is not supported", "1e-8"),
+        ({"self_cognition_sample": "500"}, "is known", "swift/self-cognition#500"),
     ],
 )
 def test_what_cannot_be_done_is_refused_and_says_what_to_write(options, problem, fix):

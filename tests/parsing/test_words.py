@@ -56,7 +56,7 @@ def test_a_word_that_is_no_choice_is_refused_with_all_that_are(name):
         ("torch_dtype", "FP16", "float16"),
         ("torch_dtype", "fp32", "float32"),
         ("torch_dtype", "auto", None),
-        ("attn_impl", "flash_attention_2", "varlen"),
+        ("attn_impl", "flash_attention_2", None),
         ("attn_impl", "auto", None),
         ("optim", "adamw_torch_fused", "adamw"),
         ("optim", "adamw_bnb_8bit", "adamw_8bit"),

@@ -212,7 +212,7 @@ def test_where_nothing_fits_the_reason_does_not_claim_that_it_does():
 
 
 def test_one_gpu_of_the_table_that_is_misspelt_is_named():
-    with pytest.raises(RequestError, match="no GPU 'a100-80' in the table") as refused:
+    with pytest.raises(RequestError, match="--gpu a100-80 is one of several") as refused:
         machine_with("a100-80")
     assert "a100-80g" in refused.value.fix
     with pytest.raises(RequestError, match="--gpus 0"):
