@@ -190,7 +190,7 @@ OTHERS = {
     "infer: a file": (None, "infer good.jsonl --prompt hi", 1, "is a file", "folder"),
     "infer: too long a name": (None, f"infer {'a' * 300} --prompt hi", 1, "name too long", "Shorten"),
     "infer: no tokens": (None, "infer model --prompt hi --max_new_tokens 0", 2, "out of range", "at least 1"),
-    "download: a name": (None, "download модель/ü", 1, "no model 'модель/ü'", "Aliases are"),
+    "download: a name": (None, "download модель/ü", 1, "There is no model folder or file модель/ü.", "add --hub hf"),
     "download: twice": (None, "download a b", 2, "unexpected extra argument (b)", "--help"),
 }  # fmt: skip
 
@@ -242,5 +242,7 @@ def test_ctrl_c_in_training_is_one_line_and_leaves_no_result(here: Path) -> None
         process.send_signal(signal.SIGINT)
         said = process.stderr.read().splitlines()
         assert process.wait(timeout=60) == 130
-    assert [line for line in said if line and not line.startswith("step")] == ["Interrupted."]
+    assert [line for line in said if line and not line.startswith("step")] == [
+        "Interrupted before the first checkpoint: nothing is kept in out; start the run again."
+    ]
     assert not (here / "out").exists()

@@ -173,5 +173,5 @@ def test_a_checkpoint_of_one_folder_does_not_go_on_over_another_run(finished, ti
     (tmp_path / "plan.json").write_text("{}")
     plan = planned(tiny_qwen2, rows, request={"resume_from_checkpoint": str(finished / "checkpoint-2")})
     with pytest.raises(OutputError, match="holds another run"):
-        folders.check(plan, tmp_path)
-    folders.check(plan, finished)
+        folders.check(plan.request, tmp_path)
+    folders.check(plan.request, finished)
