@@ -55,5 +55,5 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "Installing what the tests need"
-	@$(PIP) -c $(VENV)/constraints.txt -e ".[qlora,fp8,export,serve,eval,demo,dev]"
+	@$(PIP) -c $(VENV)/constraints.txt -e ".[qlora,export,serve,eval,demo,dev]"
 	@touch $@

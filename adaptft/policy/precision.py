@@ -118,6 +118,8 @@ def _fp8_asked_for(
     gpu: Gpu | None, model: ModelShape, decision: Decision[Precision], train_type: TrainType
 ) -> Decision[Precision]:
     obstacle = fp8_obstacle(gpu, model, train_type)
+    if decision.value.compute != "bf16":
+        obstacle = obstacle or f"the rest would be in {decision.value.compute}, and FP8 goes with bf16"
     if obstacle:
         raise RequestError(
             f"fp8 is asked for, but {obstacle}.", fix="Leave --fp8 out: adaptft takes the best type there is."

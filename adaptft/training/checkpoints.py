@@ -91,7 +91,8 @@ def require_free_bytes(folder: Path, needed_bytes: int, *, last_good: Path | Non
     Raises:
         OutputError: it has less.
     """
-    free = shutil.disk_usage(folder).free
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())  # another rank may make it
+    free = shutil.disk_usage(there).free
     if free >= needed_bytes:
         return
     kept = f"the last good checkpoint is {last_good}" if last_good else "there is no checkpoint yet"

@@ -54,6 +54,7 @@ def test_a_small_model_does_not_take_fp8_on_hopper_and_the_plan_says_why():
         ("t4", {"fp8": True, "train_type": "lora"}, "Turing) has no FP8 tensor cores"),
         ("a100-80g", {"fp8": True, "train_type": "lora"}, "Ampere) has no FP8 tensor cores"),
         ("h100", {"fp8": True, "train_type": "full"}, "not for full"),
+        ("h100", {"fp8": True, "torch_dtype": "float32", "train_type": "lora"}, "FP8 goes with bf16"),
         ("t4", {"torch_dtype": "bfloat16", "train_type": "lora"}, "does not multiply bfloat16"),
         ("a10", {"quant_bits": 4, "train_type": "full"}, "cannot be trained whole"),
         ("t4", {"attn_impl": "varlen", "train_type": "qlora"}, "older than Ampere"),
