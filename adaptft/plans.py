@@ -14,6 +14,9 @@ from adaptft.requests import ExportFormat, ExportRequest, InferBackend, ServeReq
 
 T = TypeVar("T")
 Dtype = Literal["fp32", "fp16", "bf16"]
+DTYPE_NAMES: dict[Dtype, str] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+"""A plan's words for types in torch's, which checkpoints, vLLM and ``torch_dtype`` use too."""
+SHORT_DTYPES: dict[str, Dtype] = {name: short for short, name in DTYPE_NAMES.items()}
 Source = Literal["policy", "user"]
 
 

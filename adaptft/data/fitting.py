@@ -52,13 +52,19 @@ def _part(
 ) -> TokenizedData:
     import numpy as np
 
-    rows = tokenized.rows.select(np.flatnonzero(chosen))
+    return _with_rows(tokenized, tokenized.rows.select(np.flatnonzero(chosen)), lengths[chosen], num_trained)
+
+
+def _with_rows(
+    tokenized: TokenizedData, rows: datasets.Dataset, lengths: NDArray[np.int64], num_trained: int | None = None
+) -> TokenizedData:
+    """``tokenized`` with other rows, of these lengths, and their shape; trained tokens are counted where not known."""
     shape = replace(
         tokenized.shape,
         num_rows=len(rows),
-        num_tokens=int(lengths[chosen].sum()),
+        num_tokens=int(lengths.sum()),
         num_trained_tokens=int(trained_counts(rows).sum()) if num_trained is None else num_trained,
-        longest_row_tokens=int(lengths[chosen].max(initial=0)),
+        longest_row_tokens=int(lengths.max(initial=0)),
     )
     return replace(tokenized, rows=rows, shape=shape)
 
@@ -74,15 +80,7 @@ def fit(
     rows, notes = fit_rows(tokenized.rows, max_length, strategy)
     if not notes:
         return tokenized, notes
-    lengths = row_lengths(rows)
-    shape = replace(
-        tokenized.shape,
-        num_rows=len(rows),
-        num_tokens=int(lengths.sum()),
-        num_trained_tokens=int(trained_counts(rows).sum()),
-        longest_row_tokens=int(lengths.max(initial=0)),
-    )
-    return replace(tokenized, rows=rows, shape=shape), notes
+    return _with_rows(tokenized, rows, row_lengths(rows)), notes
 
 
 def fit_rows(

@@ -12,17 +12,16 @@ from transformers import PreTrainedModel
 from adaptft.errors import ExportError
 from adaptft.models.adapting import put_on
 from adaptft.models.loading import load_weights
-from adaptft.plans import Dtype
+from adaptft.plans import DTYPE_NAMES, Dtype
 
 if TYPE_CHECKING:
     from peft import PeftModel
 
-_TORCH_DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-
 
 def torch_dtype(dtype: Dtype) -> torch.dtype:
     """The torch type of a plan's word."""
-    return _TORCH_DTYPES[dtype]
+    named: torch.dtype = getattr(torch, DTYPE_NAMES[dtype])
+    return named
 
 
 def load_merged(base: Path, adapters: Path | None, *, dtype: Dtype, trust_remote_code: bool = False) -> PreTrainedModel:

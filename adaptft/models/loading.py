@@ -10,11 +10,12 @@ from adaptft.errors import ModelError
 from adaptft.models.adapting import first_line, put_on
 from adaptft.models.folders import check_folder, read_folder_config
 from adaptft.models.tokenizers import load_tokenizer
+from adaptft.plans import DTYPE_NAMES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+_NAMES: dict[str, str] = {str(short): name for short, name in DTYPE_NAMES.items()}
 _MISMATCH = "ignore_mismatched_sizes"
 _QUANTIZERS = {"compressed-tensors": "compressed_tensors", "bitsandbytes": "bitsandbytes"}  # method -> module
 
@@ -39,7 +40,7 @@ def load_for_inference(
     _require_quantizer(path)
     model = load_weights(
         path,
-        dtype=getattr(torch, _DTYPES.get(dtype, dtype)),
+        dtype=getattr(torch, _NAMES.get(dtype, dtype)),
         device_map={"": device} if device != "cpu" else None,
         use_safetensors=True,
         trust_remote_code=trust_remote_code,

@@ -7,9 +7,7 @@ from typing import Any
 
 from adaptft.models.loading import load_weights
 from adaptft.optional import require
-from adaptft.plans import Dtype, TrainPlan
-
-TORCH_DTYPES: dict[Dtype, str] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+from adaptft.plans import DTYPE_NAMES, TrainPlan
 
 
 def load_for_training(plan: TrainPlan, path: Path) -> Any:
@@ -24,7 +22,7 @@ def load_for_training(plan: TrainPlan, path: Path) -> Any:
     decisions = plan.decisions
     model = load_weights(
         path,
-        dtype=getattr(torch, TORCH_DTYPES[decisions.precision.value.weights]),
+        dtype=getattr(torch, DTYPE_NAMES[decisions.precision.value.weights]),
         device_map=_device_map(plan),
         attn_implementation=_attention_name(decisions.attention.value.implementation),
         quantization_config=_nf4_config(plan) if decisions.method.value.base_storage == "nf4" else None,
@@ -69,6 +67,6 @@ def _nf4_config(plan: TrainPlan) -> Any:
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=method.double_quant,
-        bnb_4bit_compute_dtype=getattr(torch, TORCH_DTYPES[precision.autocast]),
+        bnb_4bit_compute_dtype=getattr(torch, DTYPE_NAMES[precision.autocast]),
         llm_int8_skip_modules=list(method.skipped_modules),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from adaptft.errors import DoesNotFit, ExportError, OutputError
 from adaptft.facts import Gpu, Machine, ModelShape
-from adaptft.plans import Decision, Dtype, ExportPlan
+from adaptft.plans import SHORT_DTYPES, Decision, Dtype, ExportPlan
 from adaptft.policy.devices import Device, choose_device, gpu_has_bf16
 from adaptft.policy.format_table import FORMATS, FormatFacts
 from adaptft.policy.groups import Layout, layout, num_modules
@@ -12,7 +12,6 @@ from adaptft.requests import ExportRequest
 from adaptft.units import format_bytes
 
 _BYTES: dict[Dtype, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
-_STORED_DTYPES: dict[str, Dtype] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 _HOST_MEMORY_SLACK = 1.25
 """Host memory over the weights: the layer in work, a shard being written, the interpreter."""
 _CALIBRATION: dict[Device, tuple[int, int]] = {"cuda": (256, 2048), "cpu": (32, 256)}
@@ -127,7 +126,7 @@ def _fitting(machine: Machine, model: ModelShape, dtypes: tuple[Dtype, ...], rea
 
 
 def _stored_dtype(model: ModelShape) -> Dtype:
-    return _STORED_DTYPES.get(model.stored_dtype, "bf16")
+    return SHORT_DTYPES.get(model.stored_dtype, "bf16")
 
 
 def _saved_dtype(model: ModelShape) -> Dtype:

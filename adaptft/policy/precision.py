@@ -6,11 +6,10 @@ from typing import Literal
 
 from adaptft.errors import RequestError
 from adaptft.facts import Cpu, Gpu, ModelShape
-from adaptft.plans import Decision, Dtype, Precision, Source
+from adaptft.plans import SHORT_DTYPES, Decision, Dtype, Precision, Source
 from adaptft.policy.architectures import Capabilities, capabilities
 from adaptft.requests import TrainRequest, TrainType
 
-SHORT: dict[str, Dtype] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 FP8_ALIGNMENT = 16
 FP8_HIDDEN_SIZE = 2048
 """Below this width quantising costs more than the faster matmul gains (measured on an H200)."""
@@ -26,7 +25,7 @@ def precision_candidates(
     Raises:
         RequestError: the user asks for a type that this hardware does not multiply.
     """
-    wanted = SHORT[request.torch_dtype] if request.torch_dtype else None
+    wanted = SHORT_DTYPES[request.torch_dtype] if request.torch_dtype else None
     candidates = _on_cpu(cpu, wanted, train_type) if gpu is None else _on_gpu(gpu, wanted, train_type)
     if request.fp8:
         return tuple(_fp8_asked_for(gpu, model, candidate, train_type) for candidate in candidates)

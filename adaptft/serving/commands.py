@@ -12,13 +12,12 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from adaptft.plans import Dtype, ServePlan
+from adaptft.plans import DTYPE_NAMES, ServePlan
 from adaptft.units import GiB
 
 VLLM_MODULE = "vllm.entrypoints.openai.api_server"
 TRANSFORMERS_MODULE = "adaptft.serving.transformers_server"
 KEY_VARIABLE = {"vllm": "VLLM_API_KEY", "transformers": "ADAPTFT_API_KEY"}
-DTYPE_NAMES: dict[Dtype, str] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 DRAIN_SECONDS = 30
 DRAINS_SINCE = (0, 32)
 """First vLLM that was seen to take --shutdown-timeout; older ones break requests off at their end."""

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from adaptft.models.planned import TORCH_DTYPES, load_for_training
-from adaptft.plans import TrainPlan
+from adaptft.models.planned import load_for_training
+from adaptft.plans import DTYPE_NAMES, TrainPlan
 from adaptft.training import adapters, checkpointing, losses, numerics
 from adaptft.training.arguments import autocast_dtype, training_arguments
 from adaptft.training.batches import Collator, Form, boundaries
@@ -58,7 +58,7 @@ def build_model(plan: TrainPlan, path: Path) -> Any:
     numerics.set_seed(plan.request.seed)  # adapters start at random: the same plan starts from the same ones
     model = adapters.prepare(load_for_training(plan, path), decisions.method.value)
     base = adapters.causal_lm(model)
-    losses.install_loss(base, decisions.loss.value, getattr(torch, TORCH_DTYPES[decisions.precision.value.autocast]))
+    losses.install_loss(base, decisions.loss.value, getattr(torch, DTYPE_NAMES[decisions.precision.value.autocast]))
     if decisions.loss.value.kernel == "chunked":
         _check_loss(plan, base)
     checkpointing.apply_checkpointing(base, decisions.checkpointing.value, has_dropout=checkpointing.has_dropout(model))
@@ -84,6 +84,6 @@ def _check_loss(plan: TrainPlan, base: Any) -> None:
         edges = boundaries(positions)
         inputs |= edges | {"cu_seq_lens_q": edges["cu_seq_lens_q"].to(device)}
     dtype = autocast_dtype(plan.decisions)
-    casting = torch.autocast(device.type, getattr(torch, TORCH_DTYPES[dtype])) if dtype != "fp32" else nullcontext()
+    casting = torch.autocast(device.type, getattr(torch, DTYPE_NAMES[dtype])) if dtype != "fp32" else nullcontext()
     with casting:
         losses.check_loss(base, inputs)
