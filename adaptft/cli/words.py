@@ -9,6 +9,7 @@ from typing import Any
 
 from adaptft.facts import DatasetShape, Gpu, Machine, ModelShape
 from adaptft.plans import (
+    AdapterKernels,
     Attention,
     Batch,
     Checkpointing,
@@ -151,6 +152,10 @@ def _compile(value: Compile) -> str:
     return "each decoder layer" if value.enabled else "no"
 
 
+def _adapter_kernels(value: AdapterKernels) -> str:
+    return "fused" if value.fused else "as PEFT's"
+
+
 _WORDS: dict[type[Any], Callable[[Any], str]] = {
     Precision: _precision,
     Method: _method,
@@ -162,6 +167,7 @@ _WORDS: dict[type[Any], Callable[[Any], str]] = {
     Optimizer: _optimizer,
     Schedule: _schedule,
     Compile: _compile,
+    AdapterKernels: _adapter_kernels,
 }
 
 

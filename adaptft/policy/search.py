@@ -138,15 +138,22 @@ def candidates(
         setting.global_batch_size, setting.max_length, setting.packing, setting.data_parallel_size, setting.request
     ):
 
-        def with_layers(layers: int, batch: Batch = batch) -> Candidate:
-            return _candidate(setting, precision, method, targets, optimizer, batch, layers)
+        def with_layers(layers: int, transposed_copy: bool = False, batch: Batch = batch) -> Candidate:
+            return _candidate(setting, precision, method, targets, optimizer, batch, layers, transposed_copy)
 
         yield _least_checkpointed(with_layers, setting)
 
 
-def _least_checkpointed(with_layers: Callable[[int], Candidate], setting: Setting) -> Candidate:
-    """Bisect for the fewest layers that fit; all of them where none does."""
+def _least_checkpointed(with_layers: Callable[..., Candidate], setting: Setting) -> Candidate:
+    """Bisect for the fewest layers that fit; all of them where none does.
+
+    A second, transposed copy of FP8 weights is the first thing to go: transposing costs 1 % of a step (H200, 7B),
+    recomputing one layer of 28 as much.
+    """
     forced, layers = setting.request.gradient_checkpointing, setting.model.num_layers
+    roomy = with_layers(layers if forced else 0, transposed_copy=True)
+    if roomy.fits:
+        return roomy
     if forced is not None:
         return with_layers(layers if forced else 0)
     low, high = 0, layers
@@ -171,6 +178,7 @@ def _candidate(
     optimizer: str,
     batch: Batch,
     layers: int,
+    transposed_copy: bool,
 ) -> Candidate:
     request, model = setting.request, setting.model
     schedule = schedules.choose_schedule(setting.dataset, batch, *setting.held_out, request)
@@ -185,6 +193,9 @@ def _candidate(
         optimizer=schedules.choose_optimizer(method.value, optimizer, schedule.value.max_steps, request),
         schedule=schedule,
         compile=kernels.choose_compile(setting.gpu, model, setting.machine.software, request),
+        adapter_kernels=kernels.choose_adapter_kernels(
+            setting.gpu, method.value, precision.value, setting.machine.software, transposed_copy=transposed_copy
+        ),
     )
     work = Workload(model=model, decisions=decisions, targets=targets)
     memory = estimate_memory(work, setting.capacity_bytes, on_gpu=setting.gpu is not None)

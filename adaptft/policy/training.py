@@ -113,11 +113,11 @@ def _why_not(candidate: Candidate, chosen: Candidate) -> str:
 
 
 def _fp8_left_out(setting: Setting, chosen: Candidate) -> list[Rejected]:
-    """Why a LoRA run on a GPU does without FP8."""
+    """Why adapters on a GPU do without FP8."""
     precision, method = chosen.decisions.precision.value, chosen.decisions.method.value
-    if precision.compute == "fp8" or setting.gpu is None or method.train_type != "lora":
+    if precision.compute == "fp8" or setting.gpu is None or method.train_type == "full":
         return []
-    obstacle = fp8_obstacle(setting.gpu, setting.model, "lora")
+    obstacle = fp8_obstacle(setting.gpu, setting.model, method.train_type)
     return [Rejected("fp8", obstacle or "its gain is not measured for this card and size; --fp8 true takes it")]
 
 
