@@ -121,6 +121,8 @@ class Checkpointing:
 
     layers: int
     of: int
+    offload: bool = False
+    """The inputs that these layers keep wait in host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,8 @@ SMALLEST_RANK = 16
 """Fused operators pad ranks to this."""
 MATMUL_WORKSPACE = 96 * MiB
 """What cuBLAS sets aside on Hopper, as measured; older cards take less."""
+OFFLOADED_IN_FLIGHT = 2
+"""Inputs of checkpointed layers that are on the device at a time when they wait in host memory: one, and the next."""
 SAVED_STATES = {"adamw": 2.0, "adamw_8bit": 2.03, "paged_adamw_8bit": 2.03}
 CUDA_CONTEXT_BYTES = 600 * MiB
 ALLOCATOR_SLACK = 0.04
@@ -249,7 +251,14 @@ def _saved_activations(work: Workload) -> int:
     tokens, size = work.batch.micro_batch_tokens, _activation_size(work)
     state = tokens * work.model.hidden_size * size
     kept = work.checkpointing.of - work.checkpointing.layers
-    return kept * layer_activation_bytes(work) + work.checkpointing.layers * state + 6 * state
+    inputs = (OFFLOADED_IN_FLIGHT if work.checkpointing.offload else work.checkpointing.layers) * state
+    return kept * layer_activation_bytes(work) + inputs + 6 * state
+
+
+def offloaded_bytes(work: Workload) -> int:
+    """Host memory for the inputs of checkpointed layers that wait there."""
+    state = work.batch.micro_batch_tokens * work.model.hidden_size * _activation_size(work)
+    return work.checkpointing.layers * state if work.checkpointing.offload else 0
 
 
 def _backward_transients(work: Workload) -> int:
