@@ -33,7 +33,7 @@ def command(
     from adaptft.artifacts import plan_text
     from adaptft.cli.planning import find_machine, plan_here, refuse_unfit, render_planned
     from adaptft.cli.screens import show
-    from adaptft.policy.gpus import machine_with
+    from adaptft.policy.assumed import machine_with
 
     if gpu is not None and machine_file is not None:
         raise RequestError("--gpu and --machine both name a machine.", fix="Leave one of them out.")

@@ -1,0 +1,58 @@
+"""What the memory and the time of a step depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from adaptft.facts import ModelShape
+from adaptft.plans import Batch, Checkpointing, Decisions, Method, Precision
+from adaptft.policy.targets import Targets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A model together with the decisions of a plan."""
+
+    model: ModelShape
+    decisions: Decisions
+    targets: Targets | None
+    row_tokens: float | None = None
+    """Mean length of a row, where it is known: what a sequence that is not packed holds."""
+
+    @property
+    def precision(self) -> Precision:
+        """As decided."""
+        return self.decisions.precision.value
+
+    @property
+    def method(self) -> Method:
+        """As decided."""
+        return self.decisions.method.value
+
+    @property
+    def batch(self) -> Batch:
+        """As decided."""
+        return self.decisions.batch.value
+
+    @property
+    def checkpointing(self) -> Checkpointing:
+        """As decided."""
+        return self.decisions.checkpointing.value
+
+    @property
+    def sequence_tokens(self) -> float:
+        """Tokens that a sequence takes on average: all of it where rows are packed, or their length is not known.
+
+        Rows that are padded are as long as the longest of their micro-batch: of m rows that is about
+        1 + 1/2 + ... + 1/m times the mean (lengths taken as exponentially spread).
+        """
+        if self.batch.packing or self.row_tokens is None:
+            return self.batch.max_length
+        padded = self.decisions.attention.value.implementation != "varlen"
+        longest = sum(1 / count for count in range(1, self.batch.micro_batch_size + 1)) if padded else 1.0
+        return min(self.batch.max_length, longest * self.row_tokens)
+
+    @property
+    def compiled(self) -> bool:
+        """True where the layers are compiled, which saves fewer activations."""
+        return self.decisions.compile.value.enabled
