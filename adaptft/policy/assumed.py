@@ -42,6 +42,11 @@ def machine_with(name: str, count: int | None = None, joined: Joined | None = No
     return _machine(row_named(board), profile.lower().removeprefix("mig-") or None, count, joined)
 
 
+def says_how_many(name: str) -> bool:
+    """True for ``8xh100``."""
+    return _COUNTED.match(name) is not None
+
+
 def machine_of(row: GpuModel, count: int | None = None, joined: Joined | None = None) -> Machine:
     """The same for a GPU that the table does not know; its rates come along as the machine's ceilings.
 
