@@ -114,12 +114,12 @@ def refuse_unfit(plan: TrainPlan) -> None:
 
 
 def find_machine(machine_file: Path | None, request: TrainRequest) -> Machine:
-    """The recorded machine, or this one with the disk that holds the output folder."""
+    """The recorded machine, or this one with the disk that holds the output folder and what was measured on it."""
     from adaptft import hardware
 
     if machine_file is not None:
         return hardware.read_machine(machine_file)
-    return hardware.probe(Path(request.output_dir or "."))
+    return hardware.with_ceilings(hardware.probe(Path(request.output_dir or ".")), request.device)
 
 
 def read_shape(request: TrainRequest) -> ModelShape:
