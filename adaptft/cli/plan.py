@@ -28,22 +28,6 @@ adaptft plan recipes/qwen2.5-7b-lora.yaml --machine machine.json --json"""
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-def _print_prices(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    if value:
-        from adaptft.cli.price_file import known_prices, price_text
-
-        click.echo(price_text(known_prices()), nl=False)
-        ctx.exit()
-
-
-def _print_accuracy(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    if value:
-        from adaptft.cli.accuracy_page import print_accuracy
-
-        print_accuracy(as_json="--json" in ctx.args)
-        ctx.exit()
-
-
 _OPTIONS = (
     click.option("--gpu", metavar="NAME", help="Plan for a GPU that is not here: a10, h100, a100-80g:mig-3g.40gb ..."),
     click.option("--gpus", metavar="NUMBER", type=int, help="How many of them; default: 1."),
@@ -55,14 +39,8 @@ _OPTIONS = (
     click.option("--price", metavar="USD", multiple=True, help="Per GPU and hour: 2.95, or h100=2.95,a10=0.9."),
     click.option("--budget", metavar="USD", help="Choose the fastest GPU that costs no more in all."),
     click.option("--deadline", metavar="TIME", help="Choose the cheapest GPU that is done in time: 12h, 90min, 2d."),
-    click.option(
-        "--prices", is_flag=True, is_eager=True, expose_value=False, callback=_print_prices,
-        help="Print the price table, to be edited as ~/.config/adaptft/prices.csv.",
-    ),
-    click.option(
-        "--accuracy", is_flag=True, is_eager=True, expose_value=False, callback=_print_accuracy,
-        help="Print what was predicted and measured in the runs of this user.",
-    ),
+    click.option("--prices", is_flag=True, help="Print the prices, to be edited as ~/.config/adaptft/prices.csv."),
+    click.option("--accuracy", is_flag=True, help="Print how far the plans of this user's runs were off."),
 )  # fmt: skip
 
 
@@ -73,12 +51,37 @@ def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@request_command(TrainRequest, example=EXAMPLE)
+@request_command(TrainRequest, example=EXAMPLE, alone=("prices", "accuracy"))
 @machine_option
 @_where_options
 @json_option
-def command(
+def command(parsed: Parsed[TrainRequest] | None = None, *, as_json: bool, **given: Any) -> None:
+    """Decide how to train on this machine, and say why.
+
+    Takes the options of adaptft train, and trains nothing. The status is 3 where nothing fits.
+    """
+    prices_asked, accuracy_asked = given.pop("prices"), given.pop("accuracy")
+    if parsed is None:
+        _print_kept(prices=prices_asked, accuracy=accuracy_asked, as_json=as_json)
+        return
+    _answer(parsed, as_json=as_json, **given)
+
+
+def _print_kept(*, prices: bool, accuracy: bool, as_json: bool) -> None:
+    """What is kept between plans: prices, and the history of predictions."""
+    if accuracy:
+        from adaptft.cli.accuracy_page import print_accuracy
+
+        print_accuracy(as_json=as_json)
+    if prices:
+        from adaptft.cli.price_file import known_prices, price_text
+
+        click.echo(price_text(known_prices()), nl=False)
+
+
+def _answer(
     parsed: Parsed[TrainRequest],
+    *,
     html: Path | None,
     price: tuple[str, ...],
     budget: str | None,
@@ -86,10 +89,7 @@ def command(
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Decide how to train on this machine, and say why.
-
-    Takes the options of adaptft train, and trains nothing. The status is 3 where nothing fits.
-    """
+    """A plan, or a comparison of several."""
     from adaptft.cli.amounts import read_prices, read_seconds, read_usd
     from adaptft.cli.price_file import known_prices
     from adaptft.cli.where import Where
@@ -106,9 +106,7 @@ def command(
         _compare(parsed, named, limits, prices, html, as_json=as_json)
         return
     if html is not None:
-        raise RequestError(
-            "--html goes with a comparison.", fix="Add --compare a10,a100-80g or --budget or --deadline."
-        )
+        raise RequestError("--html goes with a comparison.", fix="Add --compare a10,a100-80g, or leave it out.")
     _plan(parsed, named, prices, as_json=as_json)
 
 

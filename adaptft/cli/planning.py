@@ -109,7 +109,9 @@ def refuse_unfit(plan: TrainPlan) -> None:
     ways = "; or ".join(f"{way.option} {way.reason}" for way in plan.rejected if way.is_way_out)
     raise DoesNotFit(
         f"{plan.model.name} with train_type {method} does not fit this machine: it needs {need}, {free} are free.",
-        fix=f"{ways}." if ways else "Take a smaller model: no leaner way to train this one fits a known GPU.",
+        fix=f"{ways}."
+        if ways
+        else f"Take a smaller model: even the leanest plan needs {need}, on any GPU that is known.",
     )
 
 

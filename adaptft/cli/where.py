@@ -41,7 +41,7 @@ class Where:
             RequestError: they contradict each other.
         """
         naming = {
-            "--machine": self.machine_file, "--gpu": self.gpu, "--gpu-file": self.gpu_file, "--compare": self.compare,
+            "--gpu": self.gpu, "--gpu-file": self.gpu_file, "--machine": self.machine_file, "--compare": self.compare,
         }  # fmt: skip
         given = [option for option, value in naming.items() if value is not None]
         if len(given) > 1:
