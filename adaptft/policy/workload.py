@@ -53,6 +53,18 @@ class Workload:
         return min(self.batch.max_length, longest * self.row_tokens)
 
     @property
+    def attended_tokens(self) -> float:
+        """Length of the sequence that a token attends within, averaged over tokens (longer rows have more of them).
+
+        The variable-length kernel stays inside each row of a pack: twice the rows' mean, for lengths taken as
+        exponentially spread; the other kernels go over the whole sequence. A sliding window bounds it.
+        """
+        length = self.sequence_tokens
+        if self.decisions.attention.value.implementation == "varlen" and self.row_tokens is not None:
+            length = min(self.batch.max_length, 2 * self.row_tokens)
+        return min(length, self.model.sliding_window or length)
+
+    @property
     def compiled(self) -> bool:
         """True where the layers are compiled, which saves fewer activations."""
         return self.decisions.compile.value.enabled
