@@ -18,14 +18,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from adaptft.facts import LinearShape, ModelShape
-from adaptft.plans import Batch, Checkpointing, Decisions, MemoryEstimate, Method, Precision
-from adaptft.policy.targets import Targets
+from adaptft.plans import MemoryEstimate, Method, Precision
+from adaptft.policy.workload import Workload
 from adaptft.units import GiB, MiB
 
 DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "nf4": 0.5}
 """Bytes a weight as stored; FP8 may keep each weight twice (cuBLAS wants the transpose for the backward pass)."""
 QK_NORM_FAMILIES = frozenset({"qwen3", "qwen3_moe", "gemma3_text"})
-MLP_LAYERS = frozenset({"gate_proj", "up_proj", "down_proj"})
 SMALLEST_RANK = 16
 """Fused operators pad ranks to this."""
 MATMUL_WORKSPACE = 96 * MiB
@@ -38,46 +37,6 @@ ALLOCATOR_SLACK = 0.04
 """Reserved over allocated, with expandable segments: 1.03 measured where shapes do not change."""
 FREE_MARGIN = 0.03
 """Share of the free memory that a plan leaves untouched."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """What the memory and the time of a step depend on."""
-
-    model: ModelShape
-    decisions: Decisions
-    targets: Targets | None
-
-    @property
-    def precision(self) -> Precision:
-        """As decided."""
-        return self.decisions.precision.value
-
-    @property
-    def method(self) -> Method:
-        """As decided."""
-        return self.decisions.method.value
-
-    @property
-    def batch(self) -> Batch:
-        """As decided."""
-        return self.decisions.batch.value
-
-    @property
-    def checkpointing(self) -> Checkpointing:
-        """As decided."""
-        return self.decisions.checkpointing.value
-
-    @property
-    def fuses_mlp(self) -> bool:
-        """True where the MLP of each layer is one operator: its three layers are there and all have adapters."""
-        names = {row.name for row in self.targets.linears} if self.targets else set()
-        return self.decisions.adapter_kernels.value.fused and self.model.moe is None and names >= MLP_LAYERS
-
-    @property
-    def compiled(self) -> bool:
-        """True where the layers are compiled, which saves fewer activations."""
-        return self.decisions.compile.value.enabled
 
 
 def estimate_memory(work: Workload, capacity_bytes: int, *, on_gpu: bool) -> MemoryEstimate:
@@ -185,6 +144,11 @@ def _trained_bytes(work: Workload) -> _TrainedBytes:
     count += _saved_modules(work)
     states = 8 if work.decisions.optimizer.value.name == "adamw" else SAVED_STATES[work.decisions.optimizer.value.name]
     return _TrainedBytes(4 * count, 4 * count, int(states * count))
+
+
+def gradient_bytes(work: Workload) -> int:
+    """All gradients of a step: what replicas exchange."""
+    return _trained_bytes(work).gradients
 
 
 def _saved_modules(work: Workload) -> int:

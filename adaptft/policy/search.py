@@ -18,11 +18,12 @@ from adaptft.plans import (
     SpeedEstimate,
 )
 from adaptft.policy import batching, kernels, schedules
-from adaptft.policy.memory import Workload, estimate_memory, fits
+from adaptft.policy.memory import estimate_memory, fits
 from adaptft.policy.methods import choose_method
 from adaptft.policy.placement import place
 from adaptft.policy.speed import estimate_speed
 from adaptft.policy.targets import Targets
+from adaptft.policy.workload import Workload
 from adaptft.requests import TrainRequest, TrainType
 from adaptft.units import format_bytes
 
@@ -163,6 +164,16 @@ def _least_checkpointed(with_layers: Callable[..., Candidate], setting: Setting)
     return with_layers(low)
 
 
+def uncheckpointed(setting: Setting, chosen: Candidate) -> Candidate:
+    """``chosen`` as it would be with the activations of every layer kept."""
+    decided = chosen.decisions
+    method, targets = choose_method(
+        setting.model, setting.request, decided.method.value.train_type, decided.precision.value
+    )
+    optimizer, batch = decided.optimizer.value.name, decided.batch.value
+    return _candidate(setting, decided.precision, method, targets, optimizer, batch, 0)
+
+
 def fastest(fitting: list[Candidate]) -> Candidate:
     """The fastest, and of equally fast ones the leanest."""
     best = min(candidate.relative_time for candidate in fitting)
@@ -197,14 +208,18 @@ def _candidate(
             setting.gpu, method.value, precision.value, setting.machine.software, transposed_copy=transposed_copy
         ),
     )
-    work = Workload(model=model, decisions=decisions, targets=targets)
+    work = Workload(model=model, decisions=decisions, targets=targets, row_tokens=_row_tokens(setting.dataset))
     memory = estimate_memory(work, setting.capacity_bytes, on_gpu=setting.gpu is not None)
     checkpointing = _checkpointing_decision(setting, layers, fitting=fits(memory))
     return Candidate(
         decisions=replace(decisions, checkpointing=checkpointing),
         memory=memory,
-        speed=estimate_speed(work, setting.gpu, schedule.value.max_steps),
+        speed=estimate_speed(work, setting.machine, setting.gpu, schedule.value.max_steps),
     )
+
+
+def _row_tokens(dataset: DatasetShape) -> float | None:
+    return None if dataset.assumed else dataset.mean_row_tokens
 
 
 def _batch_decision(setting: Setting, batch: Batch) -> Decision[Batch]:

@@ -10,10 +10,11 @@ import pytest
 from policy_machines import ALPACA, CPU, QWEN_05B, QWEN_7B, machine, qwen2
 
 from adaptft.plans import AdapterKernels, Checkpointing, LossKernel, Precision
-from adaptft.policy.memory import Workload, estimate_memory
+from adaptft.policy.memory import estimate_memory
 from adaptft.policy.precision import precision_candidates
 from adaptft.policy.search import candidates, settle
 from adaptft.policy.targets import resolve_targets
+from adaptft.policy.workload import Workload
 from adaptft.requests import TrainRequest
 from adaptft.units import GiB
 
