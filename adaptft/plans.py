@@ -200,7 +200,7 @@ class Decisions:
     optimizer: Decision[Optimizer]
     schedule: Decision[Schedule]
     compile: Decision[Compile]
-    adapter_kernels: Decision[AdapterKernels]
+    adapters: Decision[AdapterKernels]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,7 +92,7 @@ def weights_bytes(model: ModelShape, precision: Precision, method: Method) -> in
 def stored_bytes(work: Workload) -> int:
     """The weights as this run keeps them: FP8 ones, where there is room, a second time transposed."""
     once = weights_bytes(work.model, work.precision, work.method)
-    if work.method.base_storage != "fp8" or not work.decisions.adapter_kernels.value.transposed_copy:
+    if work.method.base_storage != "fp8" or not work.decisions.adapters.value.transposed_copy:
         return once
     return once + sum(row.num_weights for row in work.model.linears if _is_converted(row, work.method))
 
@@ -194,7 +194,7 @@ def _adapter_bytes_per_token(work: Workload) -> int:
     if work.targets is None:
         return 0
     rank = work.method.lora_rank
-    if work.decisions.adapter_kernels.value.fused:
+    if work.decisions.adapters.value.fused:
         rank = max(SMALLEST_RANK, 1 << (rank - 1).bit_length())
     return 2 * rank * max(1, work.targets.num_modules // work.model.num_layers)
 
@@ -248,7 +248,7 @@ def _unpacked_weight(work: Workload) -> int:
     fp8 = work.precision.compute == "fp8"
     if work.method.base_storage == "nf4":
         return widest * (1 if fp8 else 2)
-    return widest if fp8 and not work.decisions.adapter_kernels.value.transposed_copy else 0
+    return widest if fp8 and not work.decisions.adapters.value.transposed_copy else 0
 
 
 def _logits_bytes(work: Workload) -> int:

@@ -18,12 +18,13 @@ from adaptft.policy.workload import Workload
 
 FP8_GAIN = 1.75
 """FP8 over bf16 in the frozen matmuls of a 7B, quantising not counted."""
-TRAFFIC = 15.0
-"""Bytes that norms, activations, residuals and adapters move for each saved byte, both passes together."""
-FP8_TRAFFIC = 19.0
-"""The same with each token quantised before each matmul."""
-NF4_PASSES = 3.0
-"""Bytes moved for a weight that is dequantised: read packed, write and read in 16 bit, in each pass."""
+TRAFFIC = {(False, "bf16"): 15.5, (False, "fp8"): 18.0, (True, "bf16"): 18.0, (True, "fp8"): 17.5}
+"""Bytes that norms, activations, residuals and adapters move for each saved byte, both passes together, by (fused,
+arithmetic): fused layers save fewer bytes; in FP8 each token is quantised before each matmul."""
+NF4_PASSES = {"bf16": 6.0, "fp8": 3.5}
+"""Time of unpacking a weight over the time of reading its packed form once (bitsandbytes' kernel, and ours)."""
+DENSE_ATTENTION_SHARE = 0.5
+"""Of the matmul rate, where each row is one document and torch's ordinary attention serves: cuDNN's on Hopper."""
 LAYER_FLOOR_SECONDS = {"full": 2.5e-3, "lora": 5.0e-3, "qlora": 6.0e-3}
 """Least time of a compiled layer's forward and backward pass: the host launching its kernels."""
 
@@ -95,7 +96,8 @@ def _micro_step_seconds(work: Workload, rates: _Rates, found: Ceilings) -> float
     one_pass = 2 * layer_weights * tokens / rates.matmul_flops
     if work.precision.compute == "fp8":
         one_pass /= FP8_GAIN
-    traffic = FP8_TRAFFIC if work.precision.compute == "fp8" else TRAFFIC
+    kernels = work.decisions.adapters.value
+    traffic = TRAFFIC[kernels.fused, "fp8" if work.precision.compute == "fp8" else "bf16"]
     elementwise = traffic * filled * layer_activation_bytes(work) * model.num_layers / rates.memory_bytes
     nf4 = _dequantising_seconds(work, rates)
     attention = _attention_seconds(work, rates) * tokens
@@ -113,13 +115,15 @@ def _attention_seconds(work: Workload, rates: _Rates) -> float:
     """
     halves = 1 if work.decisions.attention.value.implementation == "varlen" else 2
     flops = 2 * halves * work.attended_tokens * work.model.query_size * work.model.num_layers
-    return flops / rates.attention_flops
+    alone = work.row_tokens is not None and work.row_tokens >= work.batch.max_length
+    return flops / max(rates.attention_flops, DENSE_ATTENTION_SHARE * rates.matmul_flops if alone else 0)
 
 
 def _dequantising_seconds(work: Workload, rates: _Rates) -> float:
     if work.method.base_storage != "nf4":
         return 0.0
-    return NF4_PASSES * weights_bytes(work.model, work.precision, work.method) / rates.memory_bytes
+    passes = NF4_PASSES["fp8" if work.precision.compute == "fp8" else "bf16"]
+    return passes * weights_bytes(work.model, work.precision, work.method) / rates.memory_bytes
 
 
 def _exchange_seconds(work: Workload, machine: Machine, micro_step: float) -> float:

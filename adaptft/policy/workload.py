@@ -45,7 +45,7 @@ class Workload:
     def fuses_mlp(self) -> bool:
         """True where the MLP of each layer is one operator: its three layers are there and all have adapters."""
         names = {row.name for row in self.targets.linears} if self.targets else set()
-        return self.decisions.adapter_kernels.value.fused and self.model.moe is None and names >= MLP_LAYERS
+        return self.decisions.adapters.value.fused and self.model.moe is None and names >= MLP_LAYERS
 
     @property
     def sequence_tokens(self) -> float:

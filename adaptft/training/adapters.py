@@ -37,7 +37,7 @@ def prepare(model: Any, decisions: Decisions) -> Any:
         TrainingError: no linear layer of the model is one of the planned targets, a module to save is not there, or
             the base could not be stored as planned.
     """
-    method, kernels = decisions.method.value, decisions.adapter_kernels.value
+    method, kernels = decisions.method.value, decisions.adapters.value
     if method.train_type == "full":
         model.requires_grad_(True)
         return model

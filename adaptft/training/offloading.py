@@ -35,9 +35,7 @@ class HostStore:
         self.fetched: dict[int, Tensor] = {}
         self.stream: Any = None
 
-    def checkpoint(
-        self, function: Callable[..., Any], *inputs: Any, inner: Callable[..., Any], is_first: bool
-    ) -> Any:
+    def checkpoint(self, function: Callable[..., Any], *inputs: Any, inner: Callable[..., Any], is_first: bool) -> Any:
         """``inner(function, *inputs)``, with the inputs that it saves kept here; ``is_first`` begins a new pass."""
         if is_first:
             self.waiting.clear()
@@ -89,7 +87,7 @@ class HostStore:
         if device.type != "cuda":
             return nullcontext()
         if self.stream is None:
-            self.stream = torch.cuda.Stream(device)
+            self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         if after_now:
             self.stream.wait_stream(torch.cuda.current_stream(device))
         return torch.cuda.stream(self.stream)

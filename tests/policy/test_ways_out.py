@@ -17,7 +17,7 @@ from adaptft.requests import TrainRequest
 CASES = {
     "whole 7B on an A10": ("a10", QWEN_7B, {"train_type": "full"}),
     "32B on an A100": ("a100-40g", QWEN_32B, {"train_type": "lora"}),
-    "long rows": ("a10", QWEN_7B, {"train_type": "qlora", "max_length": 32768}),
+    "long rows": ("a10", QWEN_7B, {"train_type": "qlora", "max_length": 131072}),
     "no checkpointing": ("a10", QWEN_7B, {"train_type": "lora", "gradient_checkpointing": False, "max_length": 4096}),
     "large micro-batches": ("a10", QWEN_7B, {"train_type": "lora", "per_device_train_batch_size": 32}),
     "two cards": ("2x4090", QWEN_32B, {"train_type": "lora"}),
@@ -58,7 +58,7 @@ def options(case: str) -> list[str]:
 
 
 def test_the_ways_out_are_wishes_on_this_machine_and_the_smallest_card():
-    assert options("whole 7B on an A10") == ["--train_type lora", "--train_type qlora", "--gpu a100-pcie-80g"]
+    assert options("whole 7B on an A10") == ["--train_type lora", "--train_type qlora", "--gpu a6000"]
     assert options("large micro-batches")[0] == "--per_device_train_batch_size 1 --global_batch_size 32"
     assert options("no checkpointing")[0] == "--gradient_checkpointing true"
     assert [option for option in options("long rows") if option.startswith("--max_length")] == ["--max_length 8192"]
@@ -78,7 +78,7 @@ def test_who_wants_the_cpu_is_told_of_no_card():
     asked = plan_training(small, QWEN_7B, ALPACA, request)
     assert not any(r.is_way_out for r in asked.rejected)
     free = plan_training(small, QWEN_7B, ALPACA, replace(request, device=None))
-    assert [r.option for r in free.rejected if r.is_way_out] == ["--gpu a100-pcie-80g"]
+    assert [r.option for r in free.rejected if r.is_way_out] == ["--gpu a6000"]
 
 
 def test_what_is_checkpointed_says_how_much_was_missing():
