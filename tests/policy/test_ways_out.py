@@ -17,7 +17,7 @@ from adaptft.requests import TrainRequest
 CASES = {
     "whole 7B on an A10": ("a10", QWEN_7B, {"train_type": "full"}),
     "32B on an A100": ("a100-40g", QWEN_32B, {"train_type": "lora"}),
-    "long rows": ("a10", QWEN_7B, {"train_type": "qlora", "max_length": 131072}),
+    "long rows": ("a10", QWEN_7B, {"train_type": "lora", "max_length": 32768}),
     "no checkpointing": ("a10", QWEN_7B, {"train_type": "lora", "gradient_checkpointing": False, "max_length": 4096}),
     "large micro-batches": ("a10", QWEN_7B, {"train_type": "lora", "per_device_train_batch_size": 32}),
     "two cards": ("2x4090", QWEN_32B, {"train_type": "lora"}),
