@@ -21,6 +21,7 @@ from adaptft.data.masking import MaskedText, mask
 from adaptft.data.reading import Raw, parse
 from adaptft.data.settings import DataSettings
 from adaptft.data.templates import ChatTemplate
+from adaptft.data.values import TOO_DEEP
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,6 +79,8 @@ class RowTokenizer:
                 rendered.append(self._render(number, raw, chunk.source))
             except BadRow as bad:
                 rejected.append((bad.reason, number))
+            except RecursionError:  # an object in an object in an object ...
+                rejected.append((TOO_DEEP, number))
         accepted: list[tuple[_Rendered, Tokens]] = []
         for row, tokens in zip(rendered, self.encoder.tokens([row.text for row in rendered]), strict=True):
             if any(tokens.trained[1:]):  # the first token of a row is never predicted
