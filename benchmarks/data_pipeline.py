@@ -91,7 +91,7 @@ def load_tokenizer(model: str) -> Any:
 
 def measure(stage: str, *words: str) -> dict[str, Any]:
     """One stage in a process of its own: what it says, its seconds by the clock and by the cores, its peak memory."""
-    environment = os.environ | {"ADAPTFT_CACHE": str(Path(words[-1]) / "cache")}
+    environment = os.environ | {"ADAPTFT_HOME": str(Path(words[-1]) / "cache")}
     command = [sys.executable, __file__, stage, *words]
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)

@@ -166,14 +166,16 @@ def _planned(
 
     plan = policy.plan_training(machine, model, dataset, parsed.request)
     if tokenized is not None:
-        plan, fitting = _without_rows_that_do_not_fit(plan, tokenized)
+        plan, tokenized, fitting = _without_rows_that_do_not_fit(plan, tokenized)
         notes += fitting
     builtin = () if parsed.request.dataset else ("No dataset was named: the built-in GSM8K rows are taken.",)
     return Planned(plan=plan, data=tokenized, notes=(*parsed.notes, *builtin, *notes))
 
 
-def _without_rows_that_do_not_fit(plan: TrainPlan, tokenized: TokenizedData) -> tuple[TrainPlan, tuple[str, ...]]:
-    """The plan for the rows that are left at its max_length, and what becomes of the others.
+def _without_rows_that_do_not_fit(
+    plan: TrainPlan, tokenized: TokenizedData
+) -> tuple[TrainPlan, TokenizedData, tuple[str, ...]]:
+    """The plan for the rows that are left at its max_length, these rows, and what becomes of the others.
 
     Raises:
         DataError: none is left.
@@ -183,8 +185,8 @@ def _without_rows_that_do_not_fit(plan: TrainPlan, tokenized: TokenizedData) -> 
     length = plan.decisions.batch.value.max_length
     fitted, notes = data.fit(tokenized, length, plan.request.truncation_strategy)
     if fitted.shape == tokenized.shape:
-        return plan, notes
-    return policy.plan_training(plan.machine, plan.model, fitted.shape, plan.request), notes
+        return plan, fitted, notes
+    return policy.plan_training(plan.machine, plan.model, fitted.shape, plan.request), fitted, notes
 
 
 def default_output_dir(plan: TrainPlan, now: datetime) -> Path:

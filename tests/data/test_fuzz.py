@@ -31,7 +31,7 @@ def read_or_refuse(path: Path, content: bytes, tokenizer: Any, cache: Path) -> N
         said = str(error)
         assert len(said.splitlines()) == 2, said
     finally:
-        shutil.rmtree(cache / "data", ignore_errors=True)
+        shutil.rmtree(cache / "rows", ignore_errors=True)
     said.encode("utf-8")
 
 

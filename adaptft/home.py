@@ -1,0 +1,16 @@
+"""The one folder in which adaptft keeps what it can make again: converted models and tokenised rows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_folder(*parts: str) -> Path:
+    """A folder under ``$ADAPTFT_HOME``, or under ``adaptft`` in the user's cache folder; it is not created.
+
+    ``ADAPTFT_CACHE``, the older name, counts where ``ADAPTFT_HOME`` is not set.
+    """
+    named = os.environ.get("ADAPTFT_HOME") or os.environ.get("ADAPTFT_CACHE")
+    home = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "adaptft"
+    return home.expanduser().joinpath(*parts)
