@@ -13,7 +13,7 @@ from adaptft.errors import DataError
 
 _BATCH_ROWS = 512
 _DAMAGE = (OSError, ValueError, TypeError, LookupError, ArithmeticError, NotImplementedError, MemoryError)
-"""What Arrow raises for files that are damaged (its own errors are kinds of these) or hold what Python has no form for."""
+"""What Arrow raises for files that are damaged, or hold values that Python has no form for."""
 
 
 def parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
@@ -22,7 +22,6 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
     Raises:
         DataError: it is no Parquet file.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:

@@ -54,6 +54,7 @@ FORMS: tuple[Form, ...] = (
     Form("plain text", "text", (("text", ("text", "content", "文本", "正文", "内容", "內容")),)),
 )  # fmt: skip
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     """A verdict: how rows of one source are read. ``columns`` maps roles to the source's column names."""
@@ -142,7 +143,11 @@ def _messages_name(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> st
 
 def _unknown(keys: list[str], where: str) -> DataError:
     names = sorted({name for form in FORMS for _, columns in form.required for name in columns})
-    nearest = [f"{printable(key)} -> {hit[0]}" for key in keys[:20] if (hit := difflib.get_close_matches(key.lower(), names, 1, 0.75))]
+    nearest = [
+        f"{printable(key)} -> {hit[0]}"
+        for key in keys[:20]
+        if (hit := difflib.get_close_matches(key.lower(), names, 1, 0.75))
+    ]
     known = "; ".join(
         f"{form.name}: {' + '.join(columns[0] for _, columns in form.required)}" for form in FORMS
     )  # fmt: skip

@@ -123,9 +123,9 @@ class _ListParser:
             except BadRow as bad:
                 value, end = bad, _end_of_value(self.buffer, self.position)
             except ValueError as cause:
-                is_json = isinstance(cause, json.JSONDecodeError)  # else a number of thousands of digits
-                message, place = (cause.msg, cause.pos) if is_json else (str(cause), self.position)
-                broken = self._broken(message, place)  # before more text moves the positions
+                place = cause.pos if isinstance(cause, json.JSONDecodeError) else self.position
+                what = cause.msg if isinstance(cause, json.JSONDecodeError) else "a number of thousands of digits"
+                broken = self._broken(what, place)  # before more text moves the positions
                 if len(self.buffer) - self.position > LONGEST_ROW:
                     raise self._broken(TOO_LONG, self.position) from cause
                 if self._fill():

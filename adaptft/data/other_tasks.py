@@ -1,4 +1,4 @@
-"""Rows of other tasks than answering: preference pairs, thumbs, labels. They are refused, with what the user can ask for.
+"""Rows of other tasks than answering (preference pairs, thumbs, labels): refused, with what the user can ask for.
 
 Fine-tuning on them as they stand would train on the bad answers too, or lose the labels without a word.
 """

@@ -75,7 +75,8 @@ class SampleRows:
 
     def render(self, tokenizer: Any) -> tuple[RenderedSample, ...]:
         """The rows as samples, longest first."""
-        rows = self._rows if self._shortest in (None, *self._rows[-1:]) else [*self._rows, self._shortest]
+        shortest = [] if self._shortest is None or self._shortest is self._rows[-1] else [self._shortest]
+        rows = [*self._rows, *shortest]
         return tuple(make_sample(row.where, row.ids, row.trained, tokenizer) for row in rows)
 
 

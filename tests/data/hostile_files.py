@@ -34,7 +34,9 @@ calls = st.fixed_dictionaries(
 )
 values = st.recursive(
     scalars,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(MESSAGE_KEYS) | texts, inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(MESSAGE_KEYS) | texts, inner, max_size=3)
+    ),
     max_leaves=8,
 )
 messages = st.fixed_dictionaries(
