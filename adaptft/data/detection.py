@@ -80,7 +80,7 @@ def detect(
     Args:
         where: the source's name in errors.
         renames: registered names: a dialect's column to the source's own ("instruction": "ask"). The form
-            that has most of them is taken.
+            that has most of them is taken, then the first that half of the rows have.
 
     Raises:
         DataError: no dialect has these columns, or they are those of another task.
@@ -93,7 +93,7 @@ def detect(
     refuse_other_tasks(by_name, objects, own, where)
     matches = [(form, columns) for form in FORMS if (columns := _match(form, by_name)) is not None]
     if matches:
-        form, columns = max(matches, key=lambda match: len(known.keys() & set(match[1].values())))
+        form, columns = max(matches, key=lambda match: _standing(match[1], known, objects, match[0]))
         ignored = tuple(key for key in keys if key not in columns.values())
         if form.kind == "text":
             refuse_labels(columns["text"], ignored, own, where)
@@ -114,6 +114,16 @@ def speaks(keys: Iterable[str]) -> bool:
     """True where a row with these columns would be read."""
     by_name = {key: key for key in keys}
     return any(_match(form, by_name) is not None for form in FORMS)
+
+
+def _standing(
+    columns: Mapping[str, str], known: Mapping[str, str], rows: list[dict[str, Any]], form: Form
+) -> tuple[int, int]:
+    """How well a form fits: renamed columns that it has, then rows that it can read; from half of them on as good
+    as all, so that a few odd rows decide nothing."""
+    needed = {columns[role] for role, _ in form.required}
+    num_read = sum(needed <= row.keys() for row in rows)
+    return len(known.keys() & set(columns.values())), min(2 * num_read, len(rows))
 
 
 def _match(form: Form, by_name: Mapping[str, str]) -> dict[str, str] | None:
