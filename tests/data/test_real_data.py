@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +20,8 @@ LINE = json.dumps(GOOD).encode() + b"\n"
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (rb'{"instruction": "?", "output": "C:\Users\me"}', "broken JSON: a backslash that is not doubled (a Windows path?)"),
+        (rb'{"instruction": "?", "output": "C:\Users\me"}',
+         "broken JSON: a backslash that is not doubled (a Windows path?)"),
         (b'{"instruction": "?", "output": "a\tb"}',
          "broken JSON: a line break or tab inside a text that is not written \\n or \\t"),
         (b'{"instruction": "?", "output": "a\x00b"}',
@@ -130,7 +130,7 @@ def test_a_damaged_table_is_an_error_and_no_crash(read, tmp_path):
     place = bytes(content).index("héllo".encode())
     content[place + 1] = 0xFF
     (tmp_path / "a.arrow").write_bytes(content)
-    with pytest.raises(DataError, match="Cannot read .* as Arrow"):
+    with pytest.raises(DataError, match=r"Cannot read .* as Arrow"):
         read(tmp_path / "a.arrow")
 
 

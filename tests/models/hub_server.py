@@ -67,13 +67,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _listing(self, repo: str, kind: str) -> Any:
         files = sorted(self.models[repo].iterdir())
-        if "evil" in repo:
-            outside = {"type": "file", "path": "../../../../out.json", "size": 2, "oid": "1" * 40}
-            listed = [outside] if kind == "tree" else [{"rfilename": outside["path"]}]
-            return listed if kind == "tree" else {"id": repo, "sha": COMMIT, "siblings": listed}
+        outside = ["../../../../out.json"] if "evil" in repo else []
         if kind == "tree":
-            return [{"type": "file", "path": f.name, "size": f.stat().st_size, "oid": _etag(f)} for f in files]
-        return {"id": repo, "sha": COMMIT, "siblings": [{"rfilename": file.name} for file in files]}
+            listed = [{"type": "file", "path": f.name, "size": f.stat().st_size, "oid": _etag(f)} for f in files]
+            return listed + [{"type": "file", "path": name, "size": 2, "oid": "1" * 40} for name in outside]
+        names = [file.name for file in files] + outside
+        return {"id": repo, "sha": COMMIT, "siblings": [{"rfilename": name} for name in names]}
 
     def _send_file(self, file: Path, with_body: bool, size: dict[str, str]) -> None:
         if not file.is_file():
@@ -81,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         content = file.read_bytes()
         headers = {"ETag": f'"{_etag(file)}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes", **size}
-        if "damaged" in self.path and with_body:
+        if "damaged" in self.path and file.suffix == ".safetensors":
             content = bytes(len(content))
         if "cut" in self.path and file.suffix == ".safetensors" and with_body:
             self._send_a_part(content, headers)
