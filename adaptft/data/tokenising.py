@@ -9,6 +9,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
@@ -23,6 +24,7 @@ from adaptft.data.reading import Raw, parse
 from adaptft.data.settings import DataSettings
 from adaptft.data.templates import ChatTemplate
 from adaptft.data.values import TOO_DEEP
+from adaptft.errors import DataError
 from adaptft.units import MiB
 
 if TYPE_CHECKING:
@@ -154,7 +156,11 @@ def _size(raw: Raw) -> int:
 
 
 def tokenise_chunks(work: RowTokenizer, parts: Iterator[Chunk], num_proc: int) -> Iterator[ChunkTokens]:
-    """Results in order; processes are started once there is more than a little to do."""
+    """Results in order; processes are started once there is more than a little to do.
+
+    Raises:
+        DataError: one of the processes was killed.
+    """
     for part in islice(parts, _CHUNKS_BEFORE_POOL):
         yield work.tokens(part)
     following = next(parts, None)
@@ -164,14 +170,20 @@ def tokenise_chunks(work: RowTokenizer, parts: Iterator[Chunk], num_proc: int) -
     if num_proc <= 1:
         yield from map(work.tokens, parts)
         return
-    with ProcessPoolExecutor(num_proc, _context(), initializer=_start_worker, initargs=(work,)) as pool:
-        waiting: deque[Future[ChunkTokens]] = deque()
-        for part in parts:  # bounded: a fast reader must not pile up rows in memory
-            waiting.append(pool.submit(_work_on, part))
-            if len(waiting) > 4 * num_proc:
+    try:
+        with ProcessPoolExecutor(num_proc, _context(), initializer=_start_worker, initargs=(work,)) as pool:
+            waiting: deque[Future[ChunkTokens]] = deque()
+            for part in parts:  # bounded: a fast reader must not pile up rows in memory
+                waiting.append(pool.submit(_work_on, part))
+                if len(waiting) > 4 * num_proc:
+                    yield waiting.popleft().result()
+            while waiting:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+    except BrokenProcessPool as cause:
+        raise DataError(
+            "A process that tokenised rows was killed (the system does so when memory runs out).",
+            fix="Free some memory, or use fewer processes: --dataset_num_proc 1",
+        ) from cause
 
 
 def default_num_proc() -> int:

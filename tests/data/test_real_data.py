@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from adaptft import data
 from adaptft.data import streams
 from adaptft.errors import DataError
 
@@ -143,8 +144,6 @@ def test_a_conversation_of_thousands_of_messages_takes_no_minutes(read):
 
 
 def test_the_sample_shown_is_a_row_that_is_kept(read):
-    from adaptft import data
-
     answers = ["long " * 400, "longer " * 500, "short", "middle " * 60, "shorter " * 20]
     tokenized = read([{"instruction": "?", "output": text} for text in answers]).tokenized
     assert tokenized.sample.where == "line 1 of rows.jsonl"
@@ -157,8 +156,6 @@ def test_the_sample_shown_is_a_row_that_is_kept(read):
 
 
 def test_some_sample_is_left_whenever_a_row_is(read):
-    from adaptft import data
-
     tokenized = read([{"text": "x" * length} for length in range(60, 20, -1)]).tokenized
     for limit in range(22, 62):
         fitted, _ = data.fit(tokenized, limit)
@@ -178,3 +175,37 @@ def test_a_gigabyte_without_a_line_end_is_never_held_in_memory(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=120)
     assert done.stdout == "[1, 2]\n", done.stderr
+
+
+def test_a_worker_that_is_killed_is_an_error_in_two_lines(tokenizer_with):
+    import os
+    import signal
+
+    from adaptft.data.detection import detect
+    from adaptft.data.tokenising import Chunk, ChunkTokens, RowTokenizer, chunks, tokenise_chunks
+
+    class Killed(RowTokenizer):
+        """As the system kills a process that takes too much memory."""
+
+        parent = os.getpid()
+
+        def tokens(self, chunk: Chunk) -> ChunkTokens:
+            if os.getpid() != self.parent:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().tokens(chunk)
+
+    settings = data.DataSettings(sources=("x",))
+    work = Killed(tokenizer_with("qwen2.5"), settings, [detect([GOOD], "x")], [False])
+    parts = chunks(0, ((number, LINE) for number in range(1, 3000)))
+    with pytest.raises(DataError, match="was killed") as error:
+        list(tokenise_chunks(work, parts, 2))
+    assert "--dataset_num_proc" in error.value.fix
+
+
+def test_reasons_without_end_are_told_as_other_reasons(read):
+    rows = [{"messages": [{"role": f"role {number}", "content": "?"}]} for number in range(80)]
+    good = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]}
+    report = read([good, *rows]).report
+    assert len(report.rejected) == 51
+    assert report.rejected[-1].reason == "other reasons"
+    assert sum(rejected.count for rejected in report.rejected) == report.num_rejected == 80
