@@ -105,7 +105,7 @@ class RowTokenizer:
             conversation, self.template,
             train_on_prompt=settings.train_on_prompt, mask_history=settings.mask_history,
         )  # fmt: skip
-        num_answers = sum(turn.is_answer for turn in conversation.turns)
+        num_answers = sum(turn.is_answer and turn.trained for turn in conversation.turns)
         return _Rendered(number, masked, num_answers, (*conversation.notes, *masked.notes))
 
 
