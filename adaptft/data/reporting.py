@@ -16,6 +16,8 @@ from adaptft.errors import DataError
 from adaptft.reports import DataReport, RejectedRows
 
 _NUM_FIRST_LINES = 10
+_MOST_REASONS = 50
+"""Some reasons name a role or hold words of the template: a file can have as many as rows."""
 
 
 @dataclass(slots=True)
@@ -39,6 +41,8 @@ class Tally:
         self.num_conversations += part.num_conversations
         self.notes += part.notes
         for reason, number in part.rejected:
+            if (part.source, reason) not in self.rejected and len(self.rejected) >= _MOST_REASONS:
+                reason = "other reasons"
             count, first = self.rejected.get((part.source, reason), (0, ()))
             first = (*first, number) if count < _NUM_FIRST_LINES else first
             self.rejected[part.source, reason] = (count + 1, first)
