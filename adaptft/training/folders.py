@@ -117,17 +117,8 @@ def _remove_run(output_dir: Path) -> None:
 
 
 def _results(output_dir: Path) -> list[Path]:
-    patterns = (
-        "adapter_*",
-        "model*.safetensors*",
-        "config.json",
-        "README.md",
-        "runs",
-        "bad-steps",
-        PARTIAL,
-        STAGING,
-        DISCARDED,
-    )
+    written = ("adapter_*", "model*.safetensors*", "config.json", "README.md", "runs", "bad-steps")
+    patterns = (*written, PARTIAL, STAGING, DISCARDED)
     return [path for pattern in patterns for path in output_dir.glob(pattern)]
 
 
