@@ -155,7 +155,7 @@ def test_a_damaged_checkpoint_is_kept_beside_the_one_that_takes_its_place(tiny_q
     delete(copy / "checkpoint-8" / "optimizer.pt")
     before = {p.name: p.read_bytes() for p in (copy / "checkpoint-8").iterdir()}
     found, notes = find_checkpoint(auto(tiny_qwen2, copy), copy)
-    assert "It is left as it is" in notes[0]
+    assert "It is kept (checkpoint-8.aside" in notes[0]
     resumed = run(auto(tiny_qwen2, copy), copy, found)
     assert losses(resumed) == losses(whole[0])
     assert damage(copy / "checkpoint-8") is None

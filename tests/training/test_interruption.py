@@ -13,6 +13,7 @@ from training_plans import a_plan
 
 from adaptft.artifacts import plan_text
 from adaptft.errors import Interrupted
+from adaptft.training import interruption
 from adaptft.training.checkpoints import SEAL, checkpoint_folders, damage
 from adaptft.training.interruption import STOPPING, told
 
@@ -90,20 +91,43 @@ def test_before_the_first_checkpoint_the_steps_so_far_are_saved(tiny_qwen2, rows
     assert lines[-1].startswith(f"Stopped and saved: {kept} holds every step")
 
 
-def test_a_second_signal_stops_at_once_with_what_is_whole(tiny_qwen2, rows, tmp_path):
-    """Steps of all rows, one at a time, take so long that the second signal comes within one."""
-    out = tmp_path / "out"
-    words = ["160" if word == "64" else word for word in command(tiny_qwen2, rows, out, "--save_steps", "1")]
-    words += ["--gradient_accumulation_steps", "38", "--per_device_train_batch_size", "1"]
+@pytest.mark.parametrize("number", interruption.SIGNALS, ids=lambda n: n.name)
+def test_a_second_signal_stops_at_once(tmp_path, number):
+    def run():
+        with told(tmp_path), interruption.finishing_steps():
+            signal.raise_signal(number)
+            assert interruption.requested()
+            signal.raise_signal(number)
+            pytest.fail("the second signal did not stop")
 
-    def twice(process):
-        process.send_signal(signal.SIGINT)
+    with pytest.raises(Interrupted, match="nothing is kept"):
+        run()
+
+
+def test_a_step_that_takes_longer_than_the_grace_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(interruption, "GRACE_SECONDS", 0.1)
+
+    def run():
+        with told(tmp_path), interruption.finishing_steps():
+            signal.raise_signal(signal.SIGTERM)
+            time.sleep(10)
+            pytest.fail("the grace did not end")
+
+    with pytest.raises(Interrupted):
+        run()
+
+
+def test_what_is_saved_in_time_takes_the_time_it_takes(tmp_path, monkeypatch):
+    monkeypatch.setattr(interruption, "GRACE_SECONDS", 0.1)
+    with told(tmp_path), interruption.finishing_steps():
+        signal.raise_signal(signal.SIGTERM)
+        interruption.arrived()
         time.sleep(0.3)
-        process.send_signal(signal.SIGINT)
 
-    status, lines = stopped(words, twice, lambda: list(out.glob(f"checkpoint-*/{SEAL}")), tmp_path)
-    assert status == 130
-    assert lines[-1].startswith(f"Interrupted: {checkpoint_folders(out)[0]} is whole; go on")
+
+def test_outside_of_the_steps_the_first_signal_stops_at_once(tmp_path):
+    with pytest.raises(Interrupted), told(tmp_path):
+        signal.raise_signal(signal.SIGINT)
 
 
 @pytest.mark.slow

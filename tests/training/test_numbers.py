@@ -30,7 +30,9 @@ LOOSE = {"packing": False, "micro_batch_size": 1, "global_batch_size": 1}
 
 def poisoned(rows, indices):
     """Rows in which those at ``indices`` hold the poison."""
-    ids = [row if number not in indices else [*row[:3], POISON, *row[4:]] for number, row in enumerate(rows["input_ids"])]
+    ids = [
+        row if number not in indices else [*row[:3], POISON, *row[4:]] for number, row in enumerate(rows["input_ids"])
+    ]
     return rows.remove_columns("input_ids").add_column("input_ids", ids)
 
 
