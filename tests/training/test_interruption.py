@@ -123,6 +123,7 @@ def test_what_is_saved_in_time_takes_the_time_it_takes(tmp_path, monkeypatch):
         signal.raise_signal(signal.SIGTERM)
         interruption.arrived()
         time.sleep(0.3)
+    assert not interruption.requested(), "the next run in this process is not stopped"
 
 
 def test_outside_of_the_steps_the_first_signal_stops_at_once(tmp_path):
