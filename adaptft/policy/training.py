@@ -55,16 +55,16 @@ def plan_training(
 
 def least_need(setting: Setting) -> int | None:
     """Bytes that the leanest way to run needs free, of those that fit; None where none fits."""
-    fitting = [candidate for found in _attempts(setting) for candidate in found if candidate.fits]
+    fitting = [candidate for found in _attempts(setting, extremes=True) for candidate in found if candidate.fits]
     return min(map(need, fitting), default=None)
 
 
-def _attempts(setting: Setting) -> Iterator[list[Candidate]]:
+def _attempts(setting: Setting, *, extremes: bool = False) -> Iterator[list[Candidate]]:
     """All candidates of each precision and optimizer, best quality first; a later one is for less memory."""
     for train_type in choose_train_types(setting.request, setting.machine.software):
         for precision in _precisions(setting, train_type):
             for optimizer in _optimizers(setting, train_type, precision.value):
-                yield list(candidates(setting, train_type, precision, optimizer))
+                yield list(candidates(setting, train_type, precision, optimizer, extremes=extremes))
 
 
 def _precisions(setting: Setting, train_type: TrainType) -> tuple[Decision[Precision], ...]:
