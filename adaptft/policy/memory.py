@@ -33,6 +33,8 @@ OFFLOADED_IN_FLIGHT = 2
 """Inputs of checkpointed layers that are on the device at a time when they wait in host memory: one, and the next."""
 SAVED_STATES = {"adamw": 2.0, "adamw_8bit": 2.03, "paged_adamw_8bit": 2.03}
 CUDA_CONTEXT_BYTES = 600 * MiB
+NCCL_BYTES = 512 * MiB
+"""Buffers of a communicator between replicas: 0.2 to 1 GiB as published, not measured here."""
 ALLOCATOR_SLACK = 0.04
 """Reserved over allocated, with expandable segments: 1.03 measured where shapes do not change."""
 FREE_MARGIN = 0.03
@@ -66,10 +68,16 @@ def estimate_memory(work: Workload, capacity_bytes: int, *, on_gpu: bool) -> Mem
         activations_bytes=activations,
         logits_bytes=logits,
         workspace_bytes=workspace,
-        framework_bytes=CUDA_CONTEXT_BYTES + int(peak * ALLOCATOR_SLACK) if on_gpu else int(0.6 * GiB),
+        framework_bytes=_framework_bytes(work, peak) if on_gpu else int(0.6 * GiB),
         capacity_bytes=capacity_bytes,
         moment=moment,
     )
+
+
+def _framework_bytes(work: Workload, peak_bytes: int) -> int:
+    """CUDA's context, what the allocator holds unused, and the buffers of replicas that exchange gradients."""
+    buffers = NCCL_BYTES if work.batch.data_parallel_size > 1 else 0
+    return CUDA_CONTEXT_BYTES + int(peak_bytes * ALLOCATOR_SLACK) + buffers
 
 
 def fits(memory: MemoryEstimate) -> bool:

@@ -143,13 +143,21 @@ def layers_in_words(checkpointing: Checkpointing) -> str:
 
 
 def candidates(
-    setting: Setting, train_type: TrainType, precision: Decision[Precision], optimizer: str
+    setting: Setting, train_type: TrainType, precision: Decision[Precision], optimizer: str, *, extremes: bool = False
 ) -> Iterator[Candidate]:
-    """For each micro-batch the one with as few checkpointed layers as fit, smallest micro-batch first."""
+    """For each micro-batch the one with as few checkpointed layers as fit, smallest micro-batch first.
+
+    Args:
+        extremes: only the smallest and the largest micro-batch. If neither fits none does: activations grow with
+            it, and gradients wait for a second micro-batch in all but the largest.
+    """
     method, targets = choose_method(setting.model, setting.request, train_type, precision.value)
-    for batch in batching.batches(
-        setting.global_batch_size, setting.max_length, setting.packing, setting.data_parallel_size, setting.request
-    ):
+    cuts = list(
+        batching.batches(
+            setting.global_batch_size, setting.max_length, setting.packing, setting.data_parallel_size, setting.request
+        )
+    )
+    for batch in dict.fromkeys((cuts[0], cuts[-1])) if extremes else cuts:
 
         def with_thrift(thrift: Thrift, batch: Batch = batch) -> Candidate:
             return _candidate(setting, precision, method, targets, optimizer, batch, thrift)
