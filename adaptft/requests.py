@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 TrainType = Literal["full", "lora", "qlora"]
 Hub = Literal["hf", "modelscope"]
-ExportFormat = Literal["merged", "fp8", "awq", "gptq", "int8"]
+ExportFormat = Literal["merged", "fp8", "fp8-block", "awq", "gptq", "int8"]
 InferBackend = Literal["vllm", "transformers"]
 
 
@@ -160,7 +160,7 @@ class EvalRequest:
 class ExportRequest:
     """One export of a full model or of an adapter with its base."""
 
-    format: ExportFormat = option(MISSING, group=OUTPUT, help="merged, fp8, awq, gptq or int8.")
+    format: ExportFormat = option(MISSING, group=OUTPUT, help="merged, fp8, fp8-block, awq, gptq or int8.")
     model: str | None = option(None, group=MODEL, help="Alias, hub id or local folder; default: the adapter's base.")
     adapters: str | None = option(None, group=MODEL, help="Adapter folder.")
     hub: Hub | None = option(None, group=MODEL, help="Where hub ids are looked up: hf or modelscope.")
@@ -172,6 +172,9 @@ class ExportRequest:
     quant_n_samples: int | None = option(None, group=DATA, help="Calibration rows used.")
     max_length: int | None = option(None, group=DATA, help="Tokens of a calibration row.")
     group_size: int | None = option(None, group=NUMBERS, help="Weights that share a scale in 4-bit formats.")
+    accept_loss: bool = option(
+        False, group=OUTPUT, help="Keep an export that is further from its source than its format allows, marked."
+    )
     device: Literal["cuda", "cpu"] | None = option(None, group=MACHINE, help="Where to export.")
 
 

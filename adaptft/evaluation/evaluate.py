@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from datasets import Dataset
 
 from adaptft import data, quiet
 from adaptft.errors import DataError, ModelError
-from adaptft.evaluation.scoring import Score, score
+from adaptft.evaluation.scoring import score
 from adaptft.evaluation.subjects import Subject, find_subjects, recorded_system
 from adaptft.facts import Machine
 from adaptft.models import load_for_inference, load_tokenizer
@@ -50,17 +51,11 @@ def evaluate(request: EvalRequest, machine: Machine, *, progress: Progress = lam
     return EvalReport(dataset=_sources(request), scores=tuple(scores), data=report, notes=notes)
 
 
-def score_folder(
-    path: Path,
-    adapters: Path | None,
-    rows: Dataset,
-    *,
-    device: Device,
-    dtype: Dtype,
-    batch_size: int | None = None,
-    trust_remote_code: bool = False,
-) -> Score:
-    """Load the model in ``path``, score it on ``rows`` and free its memory.
+@contextmanager
+def loaded(
+    path: Path, adapters: Path | None = None, *, device: Device, dtype: Dtype, trust_remote_code: bool = False
+) -> Iterator[Any]:
+    """The model in ``path``, in memory for the block alone.
 
     Raises:
         ModelError: it does not load.
@@ -70,7 +65,7 @@ def score_folder(
     )
     try:
         with quiet.no_bars():
-            return score(model, rows, batch_size=batch_size)
+            yield model
     finally:
         del model
         gc.collect()
@@ -80,10 +75,9 @@ def score_folder(
 
 def _score(subject: Subject, rows: Dataset, request: EvalRequest, device: Device, dtype: Dtype) -> ModelScore:
     start = time.perf_counter()
-    result = score_folder(
-        subject.path, subject.adapters, rows, device=device, dtype=dtype,
-        batch_size=request.per_device_eval_batch_size, trust_remote_code=request.trust_remote_code,
-    )  # fmt: skip
+    trust = request.trust_remote_code
+    with loaded(subject.path, subject.adapters, device=device, dtype=dtype, trust_remote_code=trust) as model:
+        result = score(model, rows, batch_size=request.per_device_eval_batch_size)
     return ModelScore(
         name=subject.name,
         path=str(subject.shown_path),

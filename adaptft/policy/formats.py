@@ -58,6 +58,9 @@ def plan_export(
         max_length=calibration.value[1],
         source_bytes=model.num_parameters * _BYTES[_saved_dtype(model)],
         predicted_bytes=size,
+        bits_per_weight=bits_per_weight(facts, chosen, symmetric=symmetric.value),
+        limits=facts.limits,
+        predicted_seconds=None,
         servable_on=facts.servable_on,
         reasons=_reasons(facts, model, chosen, symmetric, device, dtype, calibration),
         warnings=(*_serving_warnings(facts, target or machine), *_shape_warnings(facts, chosen)),
@@ -67,11 +70,22 @@ def plan_export(
 def exported_bytes(facts: FormatFacts, model: ModelShape, chosen: Layout, *, symmetric: bool) -> int:
     """Size of the weights on disk: compressed layers with their scales, everything else in 16 bit."""
     weights = sum(linear.num_weights for linear in chosen.compressed)
+    return _compressed_bits(facts, chosen, symmetric=symmetric) // 8 + (model.num_parameters - weights) * 2
+
+
+def bits_per_weight(facts: FormatFacts, chosen: Layout, *, symmetric: bool) -> float:
+    """Of the compressed layers, their scales and zero points counted; 16 where none is compressed."""
+    weights = sum(linear.num_weights for linear in chosen.compressed)
+    return _compressed_bits(facts, chosen, symmetric=symmetric) / weights if weights else 16.0
+
+
+def _compressed_bits(facts: FormatFacts, chosen: Layout, *, symmetric: bool) -> int:
+    weights = sum(linear.num_weights for linear in chosen.compressed)
     channels = sum(linear.out_features * linear.count for linear in chosen.compressed)
     groups = weights // chosen.group_size.value if chosen.group_size.value else 0
+    blocks = weights // facts.block**2 if facts.block else 0
     group_bits = facts.group_bits + (0 if symmetric else facts.zero_point_bits)
-    bits = weights * facts.weight_bits + channels * facts.channel_bits + groups * group_bits
-    return bits // 8 + (model.num_parameters - weights) * 2
+    return weights * facts.weight_bits + channels * facts.channel_bits + groups * group_bits + blocks * 16
 
 
 def _check_source(model: ModelShape) -> None:

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from adaptft import __version__, models
+from adaptft import __version__, data, models
 from adaptft.artifacts import Artifact, plan_text, write_artifact
 from adaptft.plans import TrainPlan
 from adaptft.records import write_json
@@ -49,7 +49,7 @@ def describe(plan: TrainPlan, base: Any) -> Artifact:
         base_path=str(base.path),
         base_fingerprint=models.fingerprint(base.path),
         train_type=method.train_type,
-        dataset=request.dataset,
+        dataset=request.dataset or (str(data.builtin("train")),),
         system=request.system,
         columns=request.columns,
         max_length=plan.decisions.batch.value.max_length,
