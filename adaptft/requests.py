@@ -172,6 +172,7 @@ class ExportRequest:
     quant_n_samples: int | None = option(None, group=DATA, help="Calibration rows used.")
     max_length: int | None = option(None, group=DATA, help="Tokens of a calibration row.")
     group_size: int | None = option(None, group=NUMBERS, help="Weights that share a scale in 4-bit formats.")
+    for_gpu: str | None = option(None, group=MACHINE, help="GPU that will serve the export: a10, 4090, h100 ...")
     accept_loss: bool = option(
         False, group=OUTPUT, help="Keep an export that is further from its source than its format allows, marked."
     )

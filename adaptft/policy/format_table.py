@@ -47,6 +47,8 @@ class FormatFacts:
     """How far an export may be from its source before the gate refuses it."""
     safer: ExportFormat
     """What to take where this format loses too much."""
+    takes_experts: bool = True
+    """False where transformers 5.17 cannot load what llm-compressor writes of routed experts."""
     block: int = 0
     """Side of the square of weights that shares a scale; 0 where a scale is a channel's or a group's."""
 
@@ -101,6 +103,7 @@ FORMATS: dict[ExportFormat, FormatFacts] = {
         activation_bits=8,
         minimum=(7, 5),
         refused_from=(10, 0),
+        takes_experts=False,
         kernels="CUTLASS, Triton; oneDNN on CPUs",
         servable_on="Turing, Ampere, Ada and Hopper (7.5 to 9.0), and CPUs; not Blackwell (10.0 and up)",
         limits=Limits(loss_rise=0.08, divergence=0.06, top1=0.9),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from adaptft.errors import DoesNotFit, ExportError, OutputError
-from adaptft.facts import Gpu, Machine, ModelShape
+from adaptft.facts import Machine, ModelShape
 from adaptft.plans import SHORT_DTYPES, Decision, Dtype, ExportPlan
 from adaptft.policy.devices import Device, choose_device, gpu_has_bf16
 from adaptft.policy.format_table import FORMATS, FormatFacts
 from adaptft.policy.groups import Layout, layout, num_modules
+from adaptft.policy.servable import check_target, serving_machine, serving_warnings
 from adaptft.requests import ExportRequest
 from adaptft.units import format_bytes
 
@@ -24,18 +25,21 @@ def plan_export(
     """Decide how ``model`` (the base, or a full model) is exported on ``machine``.
 
     Args:
-        target: the machine that will serve the export; None where it is this one.
+        target: the machine that will serve the export; None where it is this one, or the request's ``for_gpu``.
 
     Raises:
-        ExportError: the model is compressed already, or no layer of it can be; no kernel serves the format here.
-        RequestError: a group size that the format or the model does not allow.
+        ExportError: the model is compressed already, no layer of it can be, or transformers could not load the
+            result; no kernel serves the format on the target.
+        RequestError: no such GPU as ``for_gpu``; a group size that the format or the model does not allow.
         MachineError: a GPU was asked for and there is none.
         DoesNotFit: the weights do not fit into host memory.
         OutputError: the export does not fit on the disk.
     """
     facts = FORMATS[request.format]
     _check_source(model)
-    _check_kernels(facts, target or machine, request)
+    target = serving_machine(request, target)
+    check_target(request, model, target)
+    _check_experts(facts, model, request)
     chosen = layout(facts, model, request.group_size)
     device = _device(facts, machine, request)
     dtype = _compute_dtype(facts, machine, model, device.value)
@@ -63,7 +67,7 @@ def plan_export(
         predicted_seconds=None,
         servable_on=facts.servable_on,
         reasons=_reasons(facts, model, chosen, symmetric, device, dtype, calibration),
-        warnings=(*_serving_warnings(facts, target or machine), *_shape_warnings(facts, chosen)),
+        warnings=(*serving_warnings(request, model, target or machine), *_shape_warnings(facts, chosen)),
     )
 
 
@@ -96,15 +100,12 @@ def _check_source(model: ModelShape) -> None:
         )
 
 
-def _check_kernels(facts: FormatFacts, machine: Machine, request: ExportRequest) -> None:
-    if facts.refused_from is None:
-        return
-    for gpu in machine.gpus:
-        if gpu.compute_capability is not None and gpu.compute_capability >= facts.refused_from:
-            raise ExportError(
-                f"No kernel serves {request.format} on {_describe(gpu)}: it is for {facts.servable_on}.",
-                fix="Use --format fp8. Does another machine serve it? Name it with --machine FILE.",
-            )
+def _check_experts(facts: FormatFacts, model: ModelShape, request: ExportRequest) -> None:
+    if model.moe is not None and not facts.takes_experts:
+        raise ExportError(
+            f"{request.format} of a mixture of experts can be written, but transformers 5.17 cannot load it back.",
+            fix="Use --format fp8 or awq.",
+        )
 
 
 def _device(facts: FormatFacts, machine: Machine, request: ExportRequest) -> Decision[Device]:
@@ -117,12 +118,18 @@ def _compute_dtype(facts: FormatFacts, machine: Machine, model: ModelShape, devi
     if not facts.is_compressed:
         return _fitting(machine, model, (_stored_dtype(model),), "as stored; a layer is added to its adapter in fp32")
     if device == "cpu":
-        return _fitting(machine, model, ("fp32", "bf16"), "fp32 on the CPU: many CPUs only emulate bf16")
+        return _fitting(machine, model, ("fp32", "bf16"), _why_fp32(machine))
     if all(gpu_has_bf16(gpu) for gpu in machine.gpus):
         return _fitting(
             machine, model, ("bf16",), "the GPU has bf16; weights wait in host memory, a layer at a time moves"
         )
     return _fitting(machine, model, ("fp32", "fp16"), "the GPU lacks bf16, and a layer at a time fits in fp32")
+
+
+def _why_fp32(machine: Machine) -> str:
+    if machine.cpu.has_native_bf16:
+        return "fp32 on the CPU: rounding is then the format's alone"
+    return "fp32 on the CPU, which only emulates bf16"
 
 
 def _fitting(machine: Machine, model: ModelShape, dtypes: tuple[Dtype, ...], reason: str) -> Decision[Dtype]:
@@ -208,20 +215,6 @@ def _reasons(
     return reasons
 
 
-def _serving_warnings(facts: FormatFacts, machine: Machine) -> tuple[str, ...]:
-    """What the GPUs of the machine that serves can do with the result."""
-    warnings = []
-    for gpu in _distinct(machine.gpus):
-        capability = gpu.compute_capability
-        if capability is None or facts.minimum is None or capability >= facts.minimum:
-            continue
-        if facts.weight_only_minimum is not None and capability >= facts.weight_only_minimum:
-            warnings.append(f"{_describe(gpu)} serves this as weight-only: half the memory, 16-bit arithmetic.")
-        else:
-            warnings.append(f"{_describe(gpu)} cannot serve this format: it is for {facts.servable_on}.")
-    return tuple(warnings)
-
-
 def _shape_warnings(facts: FormatFacts, chosen: Layout) -> tuple[str, ...]:
     """Marlin, the fast 4-bit kernel, takes inputs divisible by 128 and outputs divisible by 64 (vLLM 0.32)."""
     if not facts.is_grouped:
@@ -230,12 +223,3 @@ def _shape_warnings(facts: FormatFacts, chosen: Layout) -> tuple[str, ...]:
     if not odd:
         return ()
     return (f"The shapes of {', '.join(odd)} do not fit the Marlin kernel; vLLM serves them with a slower one.",)
-
-
-def _distinct(gpus: tuple[Gpu, ...]) -> list[Gpu]:
-    return list({gpu.name: gpu for gpu in gpus}.values())
-
-
-def _describe(gpu: Gpu) -> str:
-    major, minor = gpu.compute_capability or (0, 0)
-    return f"{gpu.name} (compute capability {major}.{minor})"
