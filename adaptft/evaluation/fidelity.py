@@ -54,7 +54,8 @@ def observe(model: nn.Module, rows: Sequence[dict[str, Any]]) -> Observation:
 def compare(model: nn.Module, rows: Sequence[dict[str, Any]], source: Observation) -> Fidelity:
     """Measure how far ``model`` is from ``source`` on the rows that this was observed on.
 
-    The divergence is KL(source || model) in nats, the mean over all trained tokens.
+    The divergence is KL(source || model) in nats, the mean over all trained tokens; rounding may put it below 0,
+    where 0 is meant.
     """
     total, divergence, equal, count = 0.0, 0.0, 0, 0
     for part in next_tokens(model, rows):
@@ -65,5 +66,9 @@ def compare(model: nn.Module, rows: Sequence[dict[str, Any]], source: Observatio
         total += part.losses().double().sum().item()
         count += len(part.targets)
     return Fidelity(
-        source_loss=source.loss, loss=total / count, divergence=divergence / count, top1=equal / count, num_tokens=count
+        source_loss=source.loss,
+        loss=total / count,
+        divergence=max(divergence / count, 0.0),
+        top1=equal / count,
+        num_tokens=count,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import resource
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from adaptft import quiet
+from adaptft.data.rendering import FILE_NAME as RENDERING
+from adaptft.data.rendering import write_rendering
 from adaptft.errors import ExportError, ModelError
 from adaptft.evaluation import loaded
 from adaptft.exporting.checking import count_files
@@ -107,6 +110,7 @@ def _write(
             _write_tie(partial / "config.json", model)
             _open_to_readers(partial)
             notes = save_companions(source.companions, partial, base=source.base.path)
+            _keep_rendering(source.companions, partial, tokenizer)
             reference, merged = prepared.reference, prepared.merge
             del prepared, model
             gc.collect()
@@ -121,6 +125,15 @@ def _write_tie(path: Path, model: PreTrainedModel) -> None:
     tied = bool(model.config.tie_word_embeddings)
     if config.get("tie_word_embeddings", True) != tied:
         write_json(path, json.dumps(config | {"tie_word_embeddings": tied}, indent=2) + "\n")
+
+
+def _keep_rendering(source: Path, partial: Path, tokenizer: Any) -> None:
+    """How training wrote conversations, as it recorded it; for other models, as their own template does."""
+    recorded = source / RENDERING
+    if recorded.is_file():
+        shutil.copyfile(recorded, partial / RENDERING)
+    else:
+        write_rendering(partial, tokenizer)
 
 
 def _open_to_readers(folder: Path) -> None:

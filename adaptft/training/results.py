@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,24 +20,30 @@ PACKAGES = ("torch", "transformers", "peft", "accelerate", "bitsandbytes", "data
 PARTIAL, REPORT = folders.PARTIAL, folders.REPORT
 
 
-def write_result(plan: TrainPlan, report: RunReport, model: Any, base: Any, output_dir: Path) -> None:
+def write_result(plan: TrainPlan, report: RunReport, model: Any, base: Any, output_dir: Path) -> RunReport:
     """Write the trained ``model`` (adapter or whole) and all that belongs to it into ``output_dir``.
 
     Everything is written beside first and moved in when it is whole.
 
     Args:
         base: the ``LocalModel`` that was trained on.
+
+    Returns:
+        The report as written: with what was changed in the companions, such as stop tokens that were added.
     """
     partial = output_dir / folders.PARTIAL
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     model.save_pretrained(partial)
-    models.save_companions(base.path, partial)
+    changes = models.save_companions(base.path, partial)
+    data.write_rendering(partial, models.load_tokenizer(partial))
+    report = replace(report, notes=(*report.notes, *changes))
     write_json(partial / folders.PLAN, plan_text(plan))
     write_json(partial / folders.REPORT, report)
     (partial / "README.md").write_text(model_card(plan, report), encoding="utf-8")
     write_artifact(partial, describe(plan, base))
     folders.publish(partial, output_dir)
+    return report
 
 
 def describe(plan: TrainPlan, base: Any) -> Artifact:
