@@ -103,13 +103,26 @@ class ModelScore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskScore:
+    """One metric of one task of lm-evaluation-harness for one model."""
+
+    model: str
+    task: str
+    metric: str
+    value: float
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalReport:
-    """Several models on the same rows."""
+    """Several models on the same rows, or (``tasks``) on tasks of lm-evaluation-harness."""
 
     dataset: tuple[str, ...]
     scores: tuple[ModelScore, ...]
-    data: DataReport
+    data: DataReport | None
+    """None where only tasks were run."""
     notes: tuple[str, ...] = ()
+    tasks: tuple[TaskScore, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

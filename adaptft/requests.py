@@ -148,6 +148,10 @@ class EvalRequest:
         (), group=DATA, help="Files, folders or hub ids; default: the built-in test rows."
     )
     columns: str | None = option(None, group=DATA, help='JSON that renames columns: {"q": "query", "a": "response"}.')
+    tasks: tuple[str, ...] = option(
+        (), group=DATA, help="Tasks of lm-evaluation-harness instead of the loss: gsm8k, or gsm8k=FILE for local rows."
+    )
+    num_fewshot: int | None = option(None, group=DATA, help="Examples before each question; default: the task's own.")
     max_length: int | None = option(None, group=DATA, help="Tokens in a row; longer ones are left out and counted.")
     system: str | None = option(None, group=DATA, help="System prompt for rows that have none.")
     max_rows: int | None = option(None, group=DATA, help="Evaluate at most so many rows.")

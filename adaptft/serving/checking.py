@@ -53,11 +53,13 @@ def _check(url: str, plan: ServePlan, name: str, adapters: Path | None, api_key:
     base = Path(plan.model_path)
     folder = adapters or base
     tokenizer = load_tokenizer(folder if (folder / "tokenizer_config.json").is_file() else base)
+    log(f"comparing the tokens of rows as {name}")
+    recorded = data.read_rendering(folder)
+    for question in recorded.questions if recorded else ():
+        _compare_tokens(name, question, _served_ids(url, name, question, api_key), tokenizer)
     settings, words = _rows_of(read_artifact(folder))
     asked = data.questions(settings, tokenizer, NUM_ROWS)
-    recorded = data.read_rendering(folder)
-    log(f"comparing the tokens of {len(asked)} rows as {name}")
-    for question in (*(recorded.questions if recorded else ()), *asked):
+    for question in asked:
         _compare_tokens(name, question, _served_ids(url, name, question, api_key), tokenizer)
     chats = [question for question in asked if question.messages][:NUM_ANSWERS]
     log(f"comparing {len(chats)} answers of {name} with the model's own")
