@@ -38,6 +38,15 @@ def render_export_plan(plan: ExportPlan, title: str, folder: Path, notes: Iterab
         rows.append(("Calibration", f"{wanted}: {why['calibration']}"))
     if "experts" in why:
         rows.append(("Experts", why["experts"]))
+    limits = plan.limits
+    rows += [
+        (
+            "Limits",
+            f"KL at most {limits.divergence:g}, loss at most {limits.loss_rise:g} higher, the same top token in "
+            f"{limits.top1:.0%} of the cases, or the export is refused",
+        ),
+        ("Time", f"{_predicted(plan)}{why['seconds']}"),
+    ]
     rows += [("Served by", plan.servable_on), ("Folder", str(folder))]
     return _page(Text("Export plan", "bold"), rows, plan.warnings, notes)
 
@@ -64,6 +73,10 @@ def render_export_report(report: ExportReport) -> RenderableType:
 def readable_pattern(pattern: str) -> str:
     r"""``re:.*\.mlp\.gate$`` as ``mlp.gate``."""
     return pattern.removeprefix("re:").removeprefix(r".*\.").removesuffix("$").replace("\\", "").replace("d+", "*")
+
+
+def _predicted(plan: ExportPlan) -> str:
+    return "" if plan.predicted_seconds is None else f"about {format_seconds(plan.predicted_seconds)} "
 
 
 def _time(report: ExportReport) -> str:

@@ -119,10 +119,15 @@ def harness(
                 task = json.dumps(_local_task(wish, Path(known.task_index[wish.name].yaml_path)))
                 (Path(folder) / f"{wish.listed_as}.yaml").write_text(task, encoding="utf-8")
         needs_defaults = any(wish.data is None for wish in wishes)
+        manager = TaskManager(include_path=folder, include_defaults=needs_defaults)
         yield Harness(
-            wishes=wishes, manager=TaskManager(include_path=folder, include_defaults=needs_defaults), num_fewshot=num_fewshot, limit=limit,
-            batch_size=batch_size or 1, system=system,
-        )  # fmt: skip
+            wishes=wishes,
+            manager=manager,
+            num_fewshot=num_fewshot,
+            limit=limit,
+            batch_size=batch_size or 1,
+            system=system,
+        )
 
 
 def _check_known(wishes: tuple[TaskWish, ...], manager: Any) -> None:

@@ -14,9 +14,8 @@ from adaptft.errors import DataError
 from adaptft.exporting.sources import ExportSource
 from adaptft.plans import DTYPE_NAMES, ExportPlan, TrainPlan
 from adaptft.policy.devices import Device
+from adaptft.policy.format_table import CHECK_TOKENS
 
-_CHECK_TOKENS: dict[Device, int] = {"cuda": 32768, "cpu": 2048}
-"""Tokens that models are compared on. A CPU emulates FP8: 1,024 tokens of a 135 M model take 5 s there."""
 _CHECK_LENGTH = 1024
 _MOST_CHECK_ROWS = 64
 _GPU_SLACK = 1.2
@@ -162,7 +161,7 @@ def _divide(plan: ExportPlan, found: _Found, device: Device, notes: tuple[str, .
         num_check = min(_MOST_CHECK_ROWS, max(1, len(rows) // 4))
         held_out = rows.select(range(len(rows) - num_check, len(rows)))
         rows = rows.select(range(len(rows) - num_check))
-    check = _check_rows(held_out.select(range(min(_MOST_CHECK_ROWS, len(held_out)))), _CHECK_TOKENS[device])
+    check = _check_rows(held_out.select(range(min(_MOST_CHECK_ROWS, len(held_out)))), CHECK_TOKENS[device])
     is_held_out = found.held_out is not None or found.are_new
     calibration = None
     if plan.num_calibration_rows:

@@ -2,6 +2,8 @@
 
 Sources: vLLM 0.32 (``model_executor/kernels/linear``, minimum capability of each scheme) and its page
 "Supported hardware" for quantization; llm-compressor 0.14 for what it writes (compressed-tensors 0.19).
+Limits: about twice what SmolLM2-135M lost, the base or tuned for 24 steps, on about 1,000 trained tokens of GSM8K that
+were held out (fp32, 2026-11-30; CHANGELOG.md has the table). Larger models lose less, so for them the limits are wide.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from adaptft.plans import Limits
+from adaptft.policy.devices import Device
 from adaptft.requests import ExportFormat
 
 ComputeCapability = tuple[int, int]
@@ -18,7 +21,10 @@ GROUP_SIZES = (128, 64, 32)
 
 
 MERGE_DIVERGENCE = 0.01
-"""Nats: how far a merged model may be from the adapter beside its base."""
+"""Nats: how far a merged model may be from the adapter beside its base. SmolLM2 in bf16: 0.0016; in fp32: 0."""
+
+CHECK_TOKENS: dict[Device, int] = {"cuda": 32768, "cpu": 2048}
+"""Tokens that an export is compared with its source on; a CPU emulates FP8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +87,7 @@ FORMATS: dict[ExportFormat, FormatFacts] = {
         weight_only_minimum=(7, 5),
         kernels="FlashInfer, CUTLASS; Marlin (weight only) below 8.9",
         servable_on="Ada, Hopper and Blackwell (8.9 and up); Turing and Ampere (7.5 to 8.6) as weight-only",
-        limits=Limits(loss_rise=0.05, divergence=0.05, top1=0.9),
+        limits=Limits(loss_rise=0.06, divergence=0.07, top1=0.88),
         safer="merged",
     ),
     "fp8-block": FormatFacts(
@@ -93,7 +99,7 @@ FORMATS: dict[ExportFormat, FormatFacts] = {
         weight_only_minimum=(7, 5),
         kernels="FlashInfer, DeepGEMM, CUTLASS; Marlin (weight only) below 8.9",
         servable_on="Ada, Hopper and Blackwell (8.9 and up); Turing and Ampere (7.5 to 8.6) as weight-only",
-        limits=Limits(loss_rise=0.05, divergence=0.05, top1=0.9),
+        limits=Limits(loss_rise=0.06, divergence=0.07, top1=0.88),
         safer="fp8",
     ),
     "int8": FormatFacts(
@@ -106,7 +112,7 @@ FORMATS: dict[ExportFormat, FormatFacts] = {
         takes_experts=False,
         kernels="CUTLASS, Triton; oneDNN on CPUs",
         servable_on="Turing, Ampere, Ada and Hopper (7.5 to 9.0), and CPUs; not Blackwell (10.0 and up)",
-        limits=Limits(loss_rise=0.08, divergence=0.06, top1=0.9),
+        limits=Limits(loss_rise=0.15, divergence=0.1, top1=0.86),
         safer="fp8",
     ),
     "awq": FormatFacts(
@@ -118,7 +124,7 @@ FORMATS: dict[ExportFormat, FormatFacts] = {
         minimum=(7, 5),
         kernels="Machete (Hopper), Marlin, Exllama, Triton",
         servable_on="Turing and newer (7.5 and up)",
-        limits=Limits(loss_rise=0.3, divergence=0.4, top1=0.75),
+        limits=Limits(loss_rise=0.3, divergence=0.3, top1=0.75),
         safer="fp8",
     ),
     "gptq": FormatFacts(
@@ -129,7 +135,7 @@ FORMATS: dict[ExportFormat, FormatFacts] = {
         minimum=(7, 5),
         kernels="Machete (Hopper), Marlin, Exllama, Triton",
         servable_on="Turing and newer (7.5 and up)",
-        limits=Limits(loss_rise=0.3, divergence=0.4, top1=0.75),
+        limits=Limits(loss_rise=0.3, divergence=0.3, top1=0.75),
         safer="fp8",
     ),
 }

@@ -6,6 +6,7 @@ from adaptft.errors import DoesNotFit, ExportError, OutputError
 from adaptft.facts import Machine, ModelShape
 from adaptft.plans import SHORT_DTYPES, Decision, Dtype, ExportPlan
 from adaptft.policy.devices import Device, choose_device, gpu_has_bf16
+from adaptft.policy.export_time import export_seconds
 from adaptft.policy.format_table import FORMATS, FormatFacts
 from adaptft.policy.groups import Layout, layout, num_modules
 from adaptft.policy.servable import check_target, serving_machine, serving_warnings
@@ -45,6 +46,8 @@ def plan_export(
     dtype = _compute_dtype(facts, machine, model, device.value)
     calibration = _calibration(facts, model, request, device.value)
     symmetric = _symmetric(facts, model)
+    calibrated = calibration.value[0] * calibration.value[1]
+    seconds = export_seconds(request, model.linears, machine, device.value, calibrated)
     size = exported_bytes(facts, model, chosen, symmetric=symmetric.value)
     _check_disk(machine, size)
     return ExportPlan(
@@ -64,9 +67,9 @@ def plan_export(
         predicted_bytes=size,
         bits_per_weight=bits_per_weight(facts, chosen, symmetric=symmetric.value),
         limits=facts.limits,
-        predicted_seconds=None,
+        predicted_seconds=seconds.value,
         servable_on=facts.servable_on,
-        reasons=_reasons(facts, model, chosen, symmetric, device, dtype, calibration),
+        reasons=_reasons(facts, model, chosen, symmetric, device, dtype, calibration) | {"seconds": seconds.reason},
         warnings=(*serving_warnings(request, model, target or machine), *_shape_warnings(facts, chosen)),
     )
 
