@@ -35,3 +35,8 @@ def format_count(count: float) -> str:
         if abs(count) >= size:
             return f"{count / size:.2f} {letter}"
     return f"{count:.0f}"
+
+
+def format_number(value: float) -> str:
+    """Whole numbers as they are, others with four digits that count."""
+    return str(int(value)) if abs(value) < 1e9 and value == int(value) else f"{value:.4g}"
