@@ -6,8 +6,8 @@ from typing import Literal
 
 from adaptft.errors import ExportError, RequestError
 from adaptft.facts import Gpu, Machine, ModelShape
+from adaptft.policy.assumed import machine_with
 from adaptft.policy.format_table import FORMATS, ComputeCapability, FormatFacts
-from adaptft.policy.gpus import machine_with
 from adaptft.requests import ExportFormat, ExportRequest
 
 Verdict = Literal["native", "weight-only", "none"]
