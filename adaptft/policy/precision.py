@@ -93,8 +93,8 @@ def fp8_obstacle(gpu: Gpu | None, model: ModelShape, train_type: TrainType) -> s
         return "FP8 training needs a GPU"
     if not _capabilities(gpu).fp8:
         return f"{gpu.name} ({_capabilities(gpu).name}) has no FP8 tensor cores; Ada, Hopper and Blackwell have"
-    if train_type == "full":
-        return "FP8 is there for a frozen base (lora, qlora) so far, not for full"
+    if train_type == "full" and model.moe is not None:
+        return f"the experts of {model.name} are no linear layers of their own"
     odd = [r.name for r in model.linears if r.kind in ("attention", "mlp") and _is_odd(r.in_features, r.out_features)]
     return f"dimensions of {', '.join(odd)} are no multiples of {FP8_ALIGNMENT}" if odd else None
 
@@ -106,6 +106,7 @@ def _is_odd(*features: int) -> bool:
 def _fp8_gains(gpu: Gpu | None, model: ModelShape, train_type: TrainType) -> bool:
     return (
         gpu is not None
+        and train_type != "full"  # not before its loss is compared on real weights
         and fp8_obstacle(gpu, model, train_type) is None
         and _capabilities(gpu).fp8_training_measured
         and model.hidden_size >= FP8_HIDDEN_SIZE
@@ -123,7 +124,8 @@ def _fp8_asked_for(
         raise RequestError(
             f"fp8 is asked for, but {obstacle}.", fix="Leave --fp8 out: adaptft takes the best type there is."
         )
-    return _fp8(decision, "; FP8 asked for", "user")
+    how = ": all three matmuls of each layer, whose weights stay as they are" if train_type == "full" else ""
+    return _fp8(decision, f"; FP8 asked for{how}", "user")
 
 
 def _fp8(decision: Decision[Precision], why: str, source: Source) -> Decision[Precision]:

@@ -21,6 +21,8 @@ TRAFFIC = 15.0
 """Bytes that norms, activations, residuals, adapters and attention move for each saved byte, both passes together."""
 FP8_TRAFFIC = 19.0
 """The same with each token quantised before each matmul."""
+WHOLE_FP8_TRAFFIC = 29.0
+"""The same where weights and weight gradients are quantised too, for a saved byte (of fewer, see memory.py)."""
 NF4_PASSES = 3.0
 """Bytes moved for a weight that is dequantised: read packed, write and read in 16 bit, in each pass."""
 LAYER_FLOOR_SECONDS = {"full": 2.5e-3, "lora": 5.0e-3, "qlora": 6.0e-3}
@@ -90,14 +92,19 @@ def _micro_step_seconds(work: Workload, rates: _Rates) -> float:
     one_pass = 2 * layer_weights * tokens / rates.matmul_flops
     if work.precision.compute == "fp8":
         one_pass /= FP8_GAIN
-    traffic = FP8_TRAFFIC if work.precision.compute == "fp8" else TRAFFIC
-    elementwise = traffic * layer_activation_bytes(work) * model.num_layers / rates.memory_bytes
+    elementwise = _traffic(work) * layer_activation_bytes(work) * model.num_layers / rates.memory_bytes
     nf4 = _dequantising_seconds(work, rates)
     layers = passes * one_pass + elementwise + 2 * nf4
     floor = LAYER_FLOOR_SECONDS[work.method.train_type] * model.num_layers
     recomputed = work.checkpointing.layers / work.checkpointing.of * (one_pass + elementwise / 3 + nf4)
     head = passes * 2 * _head_weights(model) * tokens / rates.matmul_flops
     return max(layers, floor) + recomputed + head
+
+
+def _traffic(work: Workload) -> float:
+    if work.precision.compute != "fp8":
+        return TRAFFIC
+    return WHOLE_FP8_TRAFFIC if work.method.train_type == "full" else FP8_TRAFFIC
 
 
 def _dequantising_seconds(work: Workload, rates: _Rates) -> float:
