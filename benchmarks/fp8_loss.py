@@ -107,7 +107,7 @@ def run(wanted: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
 
 
 def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each group of runs that differ in seed and compute type only; seeds count where both runs are there."""
+    """A row for each group of runs that differ in seed and compute type only; seeds count where both runs are there."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for run in runs:
         groups.setdefault(tuple(run[name] for name in GROUP), []).append(run)

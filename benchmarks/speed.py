@@ -124,6 +124,8 @@ def run(name: str, model: Path, options: argparse.Namespace) -> dict[str, Any]:
         "seconds_to_first_step": done.seconds_to_first_step,
         "step_seconds": report["step_seconds"]["measured"],
         "input_wait_share": report["input_wait_share"],
+        "compiled_graphs": report["compiled_graphs"],
+        "recompiled_graphs": report["recompiled_graphs"],
         "first_loss": report["steps"][0]["loss"],
         "last_loss": report["steps"][-1]["loss"],
         "options": " ".join(job.options),

@@ -51,7 +51,10 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
             return finished
     memory = metrics.PeakMemory(on_gpu=True) if uses_gpu(plan) else None
     with _released_on_failure(process, output_dir), recovery.explained(plan), closing(ProgressReport()) as progress:
-        trainer = build_trainer(plan, output_dir, base.path, rows, resumes=checkpoint is not None, callbacks=[progress])
+        graphs = metrics.GraphCounter()
+        trainer = build_trainer(
+            plan, output_dir, base.path, rows, resumes=checkpoint is not None, callbacks=[progress, graphs]
+        )
         if memory is None:
             memory = metrics.PeakMemory(on_gpu=False, model_bytes=tensor_bytes(trainer.model))
         if trainer.args.save_strategy != "no":
@@ -60,7 +63,7 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
             folders.claim(plan, output_dir)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         notes = (*notes, *rows.notes, *_notes(plan, trainer, checkpoint))
-        report = make_report(plan, trainer, rows, memory, seconds=time.monotonic() - begin, notes=notes)
+        report = make_report(plan, trainer, rows, memory, graphs, seconds=time.monotonic() - begin, notes=notes)
         if process.should_save:
             results.write_result(plan, report, trainer.accelerator.unwrap_model(trainer.model), base, output_dir)
     trainer.accelerator.wait_for_everyone()
@@ -95,8 +98,8 @@ def _released_on_failure(process: Any, output_dir: Path) -> Iterator[None]:
 
 
 def make_report(
-    plan: TrainPlan, trainer: SupervisedTrainer, rows: TrainingRows, memory: metrics.PeakMemory, *, seconds: float,
-    notes: tuple[str, ...],
+    plan: TrainPlan, trainer: SupervisedTrainer, rows: TrainingRows, memory: metrics.PeakMemory,
+    graphs: metrics.GraphCounter, *, seconds: float, notes: tuple[str, ...],
 ) -> RunReport:  # fmt: skip
     """What the run measured, beside what was predicted."""
     history: list[dict[str, Any]] = trainer.state.log_history
@@ -120,6 +123,8 @@ def make_report(
         first_step_seconds=counters.first_step_seconds or 0.0,
         input_wait_share=counters.input_wait_seconds / counters.step_seconds if counters.step_seconds else 0.0,
         data=rows.report,
+        compiled_graphs=graphs.total,
+        recompiled_graphs=graphs.late,
         versions=results.versions(),
         notes=notes,
     )
