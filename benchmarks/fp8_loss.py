@@ -39,7 +39,7 @@ def main() -> None:
     for failure in failures:
         print(f"\n{failure}")
     if deadline.has_passed:
-        print("\nTime is up: the same command goes on from here.")
+        print("\nTime is up: the same command goes on with what is missing.")
     raise SystemExit(1 if failures else 0)
 
 

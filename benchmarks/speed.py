@@ -44,9 +44,7 @@ JOBS: dict[str, Job] = {
     "lora-bf16": Job((*LORA, "--fp8", "false"), _each("long_fast")),
     "lora-fp8": Job((*LORA, "--fp8", "true"), _each("long_fast")),
     "lora-lean": Job((*LORA, *LEAN), _each("long_default")),
-    "lora-packed": Job(
-        (*LORA, "--packing", "true"), (("llamafactory", "alp_pack"), ("trl", "alp_default")), rows="alpaca.json"
-    ),
+    "lora-packed": Job(LORA, (("llamafactory", "alp_pack"), ("trl", "alp_default")), rows="alpaca.json"),
     "qlora": Job(QLORA, (("unsloth", "long_qlora"),)),
     "qlora-lean": Job((*QLORA, *LEAN), (("unsloth", "long_qlora"),)),
     "full-fp8": Job((*FULL, "--fp8", "true"), (("llamafactory", "long_full"),)),
@@ -65,7 +63,7 @@ def main() -> None:
     for failure in failures:
         print(f"\n{failure}")
     if deadline.has_passed:
-        print("\nTime is up: the same command goes on from here.")
+        print("\nTime is up: the same command goes on with what is missing.")
     raise SystemExit(1 if failures else 0)
 
 
@@ -109,12 +107,13 @@ def measure_ours(options: argparse.Namespace, record: Record, deadline: Deadline
 
 
 def run(name: str, model: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """One job of ours; packing fills a pack with each long row, and with several short ones."""
     job = JOBS[name]
     done = train(
         "--model", str(model), "--dataset", str(options.data / job.rows), "--max_length", str(options.length),
-        "--truncation_strategy", "right", "--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "1",
-        "--learning_rate", "1e-4", "--max_steps", str(options.steps), "--save_strategy", "no",
-        "--split_dataset_ratio", "0", "--report_to", "none", *job.options,
+        "--truncation_strategy", "right", "--packing", "true", "--per_device_train_batch_size", "4",
+        "--gradient_accumulation_steps", "1", "--learning_rate", "1e-4", "--max_steps", str(options.steps),
+        "--save_strategy", "no", "--split_dataset_ratio", "0", "--report_to", "none", *job.options,
     )  # fmt: skip
     report = done.report
     return {
