@@ -2,9 +2,9 @@
 
 python benchmarks/fp8_loss.py MODEL DATASET [--steps 300] [--seeds 0 1 2] [--ways lora qlora full]
 
-MODEL is a folder with real weights (SmolLM2-135M), DATASET as `adaptft train --dataset` takes it. Both runs of a pair
-see the same rows in the same order, from the same start. Each run is written when it is done, and the next call goes on
-after it: --minutes says when a call begins no other one.
+MODEL is a folder with real weights (SmolLM2-135M, and what widen.py makes of it), DATASET as `adaptft train --dataset`
+takes it. Both runs of a pair see the same rows in the same order, from the same start. Each run is written when it is
+done, and the next call goes on after it: --minutes says when a call begins no other one.
 """
 
 from __future__ import annotations
