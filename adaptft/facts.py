@@ -115,6 +115,33 @@ class UnsupportedAccelerator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ceilings:
+    """The rates that a device reaches at best, whoever measured them; ``adaptft bench`` does.
+
+    Of one of the machine's GPUs (all are taken to be alike), or of its CPU. Keys of ``matmul_flops`` and
+    ``peak_flops`` are what is multiplied: fp32, tf32, fp16, bf16, fp8.
+    """
+
+    matmul_flops: dict[str, float]
+    """FLOP/s that large matmuls of a model's shapes reach."""
+    memory_bytes_per_second: float
+    """Read and written together."""
+    source: str
+    """Who says so, in words: "measured here on 2026-11-30 by adaptft bench"."""
+    device: Literal["cuda", "cpu"] = "cuda"
+    peak_flops: dict[str, float] = field(default_factory=dict)
+    """Dense peaks, where they are known: what a utilisation is counted against."""
+    attention_flops: float | None = None
+    """FLOP/s of causal attention, forward and backward together."""
+    link_bytes_per_second: float | None = None
+    """Bus bandwidth of an all-reduce between this machine's GPUs."""
+    host_link_bytes_per_second: float | None = None
+    """Between pinned host memory and the device."""
+    layer_seconds: float | None = None
+    """Forward and backward of a decoder layer so small that only launching its kernels takes time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """Everything a plan may know of a computer; ``adaptft probe --json`` prints it."""
 
@@ -126,6 +153,8 @@ class Machine:
     disk: Disk | None = None
     unsupported: tuple[UnsupportedAccelerator, ...] = ()
     notes: tuple[str, ...] = ()
+    ceilings: Ceilings | None = None
+    """Measured on this machine; None: the table of GPUs is all that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

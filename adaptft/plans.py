@@ -121,6 +121,8 @@ class Checkpointing:
 
     layers: int
     of: int
+    offload: bool = False
+    """The inputs that these layers keep wait in host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +200,7 @@ class Decisions:
     optimizer: Decision[Optimizer]
     schedule: Decision[Schedule]
     compile: Decision[Compile]
-    adapter_kernels: Decision[AdapterKernels]
+    adapters: Decision[AdapterKernels]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

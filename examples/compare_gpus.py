@@ -9,7 +9,7 @@ import sys
 
 from adaptft import DatasetShape, TrainRequest, plan_training
 from adaptft.models import read_config
-from adaptft.policy.gpus import machine_with
+from adaptft.policy.assumed import machine_with
 from adaptft.shapes import model_shape
 from adaptft.units import format_bytes, format_seconds
 

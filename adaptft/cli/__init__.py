@@ -15,6 +15,7 @@ from adaptft.errors import RequestError
 # command -> its line in adaptft --help; the module adaptft.cli.NAME holds it as ``command``
 COMMANDS: dict[str, str] = {
     "probe": "Show what this machine has, and what it can do.",
+    "bench": "Measure how fast this machine is, for plans that are made here.",
     "plan": "Decide how to train on this machine, and say why.",
     "train": "Fine-tune a model as planned.",
     "eval": "Measure loss and perplexity of models side by side, on the same rows.",

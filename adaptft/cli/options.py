@@ -48,12 +48,16 @@ class ExampleCommand(click.Command):
 
 
 class RequestCommand(ExampleCommand):
-    """A command with the options of a request class; its function gets the ``Parsed`` request first."""
+    """A command with the options of a request class; its function gets the ``Parsed`` request first.
 
-    def __init__(self, *args: Any, kind: type[Any], positional: str, **kwargs: Any) -> None:
+    It gets None where one of the switches ``alone`` is on, which ask for something else.
+    """
+
+    def __init__(self, *args: Any, kind: type[Any], positional: str, alone: tuple[str, ...], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.kind = kind
         self.positional = positional
+        self.alone = alone
         self.params.insert(0, click.Argument(["words"], nargs=-1, metavar=positional))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -65,6 +69,9 @@ class RequestCommand(ExampleCommand):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Read the request, and call the command's function with it."""
+        if any(ctx.params.get(name) for name in self.alone):
+            ctx.params.pop("words")
+            return super().invoke(ctx)
         recipe, model = _positionals(ctx.params.pop("words"))
         options = dict(ctx.obj)
         if model is not None:
@@ -96,16 +103,19 @@ class RequestCommand(ExampleCommand):
 
 
 def request_command(
-    kind: type[Any], *, example: str, positional: str = "[RECIPE.yaml]"
+    kind: type[Any], *, example: str, positional: str = "[RECIPE.yaml]", alone: tuple[str, ...] = ()
 ) -> Callable[[F], RequestCommand]:
     """Make a function a command with the options of ``kind``; its docstring is the help.
 
     The function gets ``parsed`` (``Parsed[kind]``) and click's own options by name. ``positional`` is
     ``[RECIPE.yaml]`` or ``[MODEL]``: a word that ends in .yaml is always a recipe, another one the model.
+    ``alone`` are switches of the command that need no request: the function is then called without ``parsed``.
     """
 
     def make(function: F) -> RequestCommand:
-        return click.command(cls=RequestCommand, kind=kind, example=example, positional=positional)(function)
+        return click.command(cls=RequestCommand, kind=kind, example=example, positional=positional, alone=alone)(
+            function
+        )
 
     return make
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from adaptft.data import TokenizedData
+    from adaptft.policy.prices import Prices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,22 +31,33 @@ class Planned:
     notes: tuple[str, ...]
 
 
-def plan_here(parsed: Parsed[TrainRequest], machine: Machine) -> Planned:
-    """A plan for ``machine`` from what is on this one; nothing is downloaded but a model's config.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """All that a plan is made from but the machine: the request, the model, and the data as far as it is known."""
+
+    parsed: Parsed[TrainRequest]
+    model: ModelShape
+    dataset: DatasetShape
+    data: TokenizedData | None = None
+    notes: tuple[str, ...] = ()
+
+
+def read_subject(parsed: Parsed[TrainRequest]) -> Subject:
+    """What is to be trained, from what is on this machine; nothing is downloaded but a model's config.
 
     Where the model's tokenizer is not here the data is estimated from its size, and a note says so.
 
     Raises:
-        AdaptftError: the machine, the model or the data cannot be read, or options contradict each other.
+        AdaptftError: the model or the data cannot be read.
     """
     request = parsed.request
     model = read_shape(request)
     folder = _folder_here(request)
     if folder is None:
         data = estimate(sources(request), request.hub)
-        return _planned(machine, model, data, None, parsed, _when_measured(request.model))
+        return Subject(parsed=parsed, model=model, dataset=data, notes=(_when_measured(request.model),))
     tokenized = read_data(request, folder)
-    return _planned(machine, model, tokenized.shape, tokenized, parsed)
+    return Subject(parsed=parsed, model=model, dataset=tokenized.shape, data=tokenized)
 
 
 def plan_run(parsed: Parsed[TrainRequest], machine_file: Path | None) -> Planned:
@@ -64,14 +76,14 @@ def plan_run(parsed: Parsed[TrainRequest], machine_file: Path | None) -> Planned
     machine = find_machine(machine_file, request)
     model = read_shape(request)
     if _folder_here(request) is None:
-        early = _planned(machine, model, estimate(sources(request), request.hub), None, parsed)
+        early = plan_on(machine, Subject(parsed=parsed, model=model, dataset=estimate(sources(request), request.hub)))
         if not early.plan.fits:
             return early
     folder = models.locate(
         request.model, hub=request.hub, revision=request.revision, trust_remote_code=request.trust_remote_code
     ).path
     tokenized = read_data(request, folder)
-    return _planned(machine, model, tokenized.shape, tokenized, parsed)
+    return plan_on(machine, Subject(parsed=parsed, model=model, dataset=tokenized.shape, data=tokenized))
 
 
 def render_planned(planned: Planned) -> RenderableType:
@@ -88,27 +100,28 @@ def refuse_unfit(plan: TrainPlan) -> None:
     """Stop where the plan does not fit.
 
     Raises:
-        DoesNotFit: names the first way out, or how much the leanest plan lacks.
+        DoesNotFit: names the ways out with what they need, or how much the leanest plan lacks.
     """
     if plan.fits:
         return
     method = plan.decisions.method.value.train_type
-    way = next((rejected for rejected in plan.rejected if rejected.is_way_out), None)
     need, free = format_bytes(plan.memory.needed_bytes), format_bytes(plan.memory.capacity_bytes)
-    if way is not None:
-        fix = f"Way out: {way.option} ({way.reason})."
-    else:
-        fix = f"Take a smaller model: the leanest plan needs {need}, and {free} are free."
-    raise DoesNotFit(f"{plan.model.name} with train_type {method} does not fit this machine.", fix=fix)
+    ways = "; or ".join(f"{way.option} {way.reason}" for way in plan.rejected if way.is_way_out)
+    raise DoesNotFit(
+        f"{plan.model.name} with train_type {method} does not fit this machine: it needs {need}, {free} are free.",
+        fix=f"{ways}."
+        if ways
+        else f"Take a smaller model: even the leanest plan needs {need}, on any GPU that is known.",
+    )
 
 
 def find_machine(machine_file: Path | None, request: TrainRequest) -> Machine:
-    """The recorded machine, or this one with the disk that holds the output folder."""
+    """The recorded machine, or this one with the disk that holds the output folder and what was measured on it."""
     from adaptft import hardware
 
     if machine_file is not None:
         return hardware.read_machine(machine_file)
-    return hardware.probe(Path(request.output_dir or "."))
+    return hardware.with_ceilings(hardware.probe(Path(request.output_dir or ".")), request.device)
 
 
 def read_shape(request: TrainRequest) -> ModelShape:
@@ -154,25 +167,28 @@ def _when_measured(model: str) -> str:
     return f"The data is measured once the model is on this machine: adaptft download {model}"
 
 
-def _planned(
-    machine: Machine,
-    model: ModelShape,
-    dataset: DatasetShape,
-    tokenized: TokenizedData | None,
-    parsed: Parsed[TrainRequest],
-    *notes: str,
-) -> Planned:
+def plan_on(machine: Machine, subject: Subject, prices: Prices | None = None) -> Planned:
+    """A plan for ``machine``; ``prices`` are the table's, where none are given.
+
+    Raises:
+        AdaptftError: wishes that contradict each other or this machine, or data of which no row fits.
+    """
     from adaptft import policy
+    from adaptft.policy.prices import PRICES
 
-    plan = policy.plan_training(machine, model, dataset, parsed.request)
-    if tokenized is not None:
-        plan, fitting = _without_rows_that_do_not_fit(plan, tokenized)
+    request, prices = subject.parsed.request, PRICES if prices is None else prices
+    plan = policy.plan_training(machine, subject.model, subject.dataset, request, prices)
+    notes = subject.notes
+    if subject.data is not None:
+        plan, fitting = _without_rows_that_do_not_fit(plan, subject.data, prices)
         notes += fitting
-    builtin = () if parsed.request.dataset else ("No dataset was named: the built-in GSM8K rows are taken.",)
-    return Planned(plan=plan, data=tokenized, notes=(*parsed.notes, *builtin, *notes))
+    builtin = () if request.dataset else ("No dataset was named: the built-in GSM8K rows are taken.",)
+    return Planned(plan=plan, data=subject.data, notes=(*subject.parsed.notes, *builtin, *notes))
 
 
-def _without_rows_that_do_not_fit(plan: TrainPlan, tokenized: TokenizedData) -> tuple[TrainPlan, tuple[str, ...]]:
+def _without_rows_that_do_not_fit(
+    plan: TrainPlan, tokenized: TokenizedData, prices: Prices
+) -> tuple[TrainPlan, tuple[str, ...]]:
     """The plan for the rows that are left at its max_length, and what becomes of the others.
 
     Raises:
@@ -184,7 +200,7 @@ def _without_rows_that_do_not_fit(plan: TrainPlan, tokenized: TokenizedData) -> 
     fitted, notes = data.fit(tokenized, length, plan.request.truncation_strategy)
     if fitted.shape == tokenized.shape:
         return plan, notes
-    return policy.plan_training(plan.machine, plan.model, fitted.shape, plan.request), notes
+    return policy.plan_training(plan.machine, plan.model, fitted.shape, plan.request, prices), notes
 
 
 def default_output_dir(plan: TrainPlan, now: datetime) -> Path:

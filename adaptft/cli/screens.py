@@ -152,7 +152,7 @@ def _estimates(plan: TrainPlan) -> Table:
     if plan.speed is not None:
         mfu = f", {plan.speed.mfu:.0%} of the peak" if plan.speed.mfu is not None else ""
         step = format_seconds(plan.speed.step_seconds)
-        rows.append(("Speed", f"{step} a step, {plan.speed.tokens_per_second:,.0f} tokens/s{mfu} (predicted)"))
+        rows.append(("Speed", f"{step} a step, {plan.speed.tokens_per_second:,.0f} tokens/s{mfu} ({_basis(plan)})"))
         steps = plan.decisions.schedule.value.max_steps
         rows.append(("Time", f"{format_seconds(plan.speed.total_seconds)} for {steps} steps"))
     if plan.cost is not None:
@@ -160,6 +160,13 @@ def _estimates(plan: TrainPlan) -> Table:
         price = f"${cost.usd_per_gpu_hour:.2f} a GPU and hour ({cost.price_source})"
         rows.append(("Cost", f"${cost.total_usd:.2f} at {price}"))
     return pairs(rows)
+
+
+def _basis(plan: TrainPlan) -> str:
+    """What the speed was predicted from, where it is more than the table of GPUs."""
+    found, on_cpu = plan.machine.ceilings, plan.decisions.placement.value.strategy == "cpu"
+    used = found is not None and found.device == ("cpu" if on_cpu else "cuda")
+    return f"predicted from rates {found.source}" if found and used else "predicted"
 
 
 def _options(heading: str, options: Iterable[Rejected]) -> Group:

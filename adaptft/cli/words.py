@@ -111,9 +111,10 @@ def _batch(value: Batch) -> str:
 
 
 def _checkpointing(value: Checkpointing) -> str:
+    aside = ", inputs in host memory" if value.offload else ""
     if value.layers in (0, value.of):
-        return f"every layer ({value.of})" if value.layers else "no layer"
-    return f"{value.layers} of {value.of} layers"
+        return f"every layer ({value.of}){aside}" if value.layers else "no layer"
+    return f"{value.layers} of {value.of} layers{aside}"
 
 
 def _attention(value: Attention) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 
 from adaptft import optional, quiet
 from adaptft.errors import ModelError
+from adaptft.home import cache_folder
 from adaptft.models.gguf_tokenizer import check_tokenizer, write_tokenizer
-from adaptft.models.storage import cache_folder, whole_folder
+from adaptft.models.storage import whole_folder
 
 _FORM = 2  # raise it when a conversion comes out differently, so that old ones are not used
 _STORED = {0: "float32", 1: "float16"}  # general.file_type; everything else is quantised and unpacked to bfloat16

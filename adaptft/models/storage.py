@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -12,12 +11,6 @@ from pathlib import Path
 
 from adaptft.errors import OutputError
 from adaptft.units import format_bytes
-
-
-def cache_folder(*parts: str) -> Path:
-    """A folder under ``ADAPTFT_HOME`` (default: ``~/.cache/adaptft``); it is not created."""
-    home = os.environ.get("ADAPTFT_HOME")
-    return (Path(home).expanduser() if home else Path.home() / ".cache" / "adaptft").joinpath(*parts)
 
 
 @contextmanager

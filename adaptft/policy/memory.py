@@ -18,64 +18,25 @@ from dataclasses import dataclass
 from typing import Literal
 
 from adaptft.facts import LinearShape, ModelShape
-from adaptft.plans import Batch, Checkpointing, Decisions, MemoryEstimate, Method, Precision
-from adaptft.policy.targets import Targets
+from adaptft.plans import MemoryEstimate, Method, Precision
+from adaptft.policy.workload import Workload
 from adaptft.units import GiB, MiB
 
 DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "nf4": 0.5}
 """Bytes a weight as stored; FP8 may keep each weight twice (cuBLAS wants the transpose for the backward pass)."""
 QK_NORM_FAMILIES = frozenset({"qwen3", "qwen3_moe", "gemma3_text"})
-MLP_LAYERS = frozenset({"gate_proj", "up_proj", "down_proj"})
 SMALLEST_RANK = 16
 """Fused operators pad ranks to this."""
 MATMUL_WORKSPACE = 96 * MiB
 """What cuBLAS sets aside on Hopper, as measured; older cards take less."""
+OFFLOADED_IN_FLIGHT = 2
+"""Inputs of checkpointed layers that are on the device at a time when they wait in host memory: one, and the next."""
 SAVED_STATES = {"adamw": 2.0, "adamw_8bit": 2.03, "paged_adamw_8bit": 2.03}
 CUDA_CONTEXT_BYTES = 600 * MiB
 ALLOCATOR_SLACK = 0.04
 """Reserved over allocated, with expandable segments: 1.03 measured where shapes do not change."""
 FREE_MARGIN = 0.03
 """Share of the free memory that a plan leaves untouched."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """What the memory and the time of a step depend on."""
-
-    model: ModelShape
-    decisions: Decisions
-    targets: Targets | None
-
-    @property
-    def precision(self) -> Precision:
-        """As decided."""
-        return self.decisions.precision.value
-
-    @property
-    def method(self) -> Method:
-        """As decided."""
-        return self.decisions.method.value
-
-    @property
-    def batch(self) -> Batch:
-        """As decided."""
-        return self.decisions.batch.value
-
-    @property
-    def checkpointing(self) -> Checkpointing:
-        """As decided."""
-        return self.decisions.checkpointing.value
-
-    @property
-    def fuses_mlp(self) -> bool:
-        """True where the MLP of each layer is one operator: its three layers are there and all have adapters."""
-        names = {row.name for row in self.targets.linears} if self.targets else set()
-        return self.decisions.adapter_kernels.value.fused and self.model.moe is None and names >= MLP_LAYERS
-
-    @property
-    def compiled(self) -> bool:
-        """True where the layers are compiled, which saves fewer activations."""
-        return self.decisions.compile.value.enabled
 
 
 def estimate_memory(work: Workload, capacity_bytes: int, *, on_gpu: bool) -> MemoryEstimate:
@@ -131,7 +92,7 @@ def weights_bytes(model: ModelShape, precision: Precision, method: Method) -> in
 def stored_bytes(work: Workload) -> int:
     """The weights as this run keeps them: FP8 ones, where there is room, a second time transposed."""
     once = weights_bytes(work.model, work.precision, work.method)
-    if work.method.base_storage != "fp8" or not work.decisions.adapter_kernels.value.transposed_copy:
+    if work.method.base_storage != "fp8" or not work.decisions.adapters.value.transposed_copy:
         return once
     return once + sum(row.num_weights for row in work.model.linears if _is_converted(row, work.method))
 
@@ -190,6 +151,11 @@ def _trained_bytes(work: Workload) -> _TrainedBytes:
     return _TrainedBytes(4 * count, 4 * count, int(states * count))
 
 
+def gradient_bytes(work: Workload) -> int:
+    """All gradients of a step: what replicas exchange."""
+    return _trained_bytes(work).gradients
+
+
 def _saved_modules(work: Workload) -> int:
     """Weights of ``modules_to_save``, which are copied and trained whole (embeddings and head, as a rule)."""
     names = set(work.method.modules_to_save)
@@ -237,7 +203,7 @@ def _adapter_bytes_per_token(work: Workload) -> int:
     if work.targets is None:
         return 0
     rank = work.method.lora_rank
-    if work.decisions.adapter_kernels.value.fused:
+    if work.decisions.adapters.value.fused:
         rank = max(SMALLEST_RANK, 1 << (rank - 1).bit_length())
     return 2 * rank * max(1, work.targets.num_modules // work.model.num_layers)
 
@@ -258,7 +224,14 @@ def _saved_activations(work: Workload) -> int:
     tokens, size = work.batch.micro_batch_tokens, _activation_size(work)
     state = tokens * work.model.hidden_size * size
     kept = work.checkpointing.of - work.checkpointing.layers
-    return kept * layer_activation_bytes(work) + work.checkpointing.layers * state + 6 * state
+    inputs = (OFFLOADED_IN_FLIGHT if work.checkpointing.offload else work.checkpointing.layers) * state
+    return kept * layer_activation_bytes(work) + inputs + 6 * state
+
+
+def offloaded_bytes(work: Workload) -> int:
+    """Host memory for the inputs of checkpointed layers that wait there."""
+    state = work.batch.micro_batch_tokens * work.model.hidden_size * _activation_size(work)
+    return work.checkpointing.layers * state if work.checkpointing.offload else 0
 
 
 def _backward_transients(work: Workload) -> int:
@@ -284,7 +257,7 @@ def _unpacked_weight(work: Workload) -> int:
     fp8 = work.precision.compute == "fp8"
     if work.method.base_storage == "nf4":
         return widest * (1 if fp8 else 2)
-    return widest if fp8 and not work.decisions.adapter_kernels.value.transposed_copy else 0
+    return widest if fp8 and not work.decisions.adapters.value.transposed_copy else 0
 
 
 def _logits_bytes(work: Workload) -> int:

@@ -18,11 +18,12 @@ from adaptft.plans import (
     SpeedEstimate,
 )
 from adaptft.policy import batching, kernels, schedules
-from adaptft.policy.memory import Workload, estimate_memory, fits
+from adaptft.policy.memory import estimate_memory, fits
 from adaptft.policy.methods import choose_method
 from adaptft.policy.placement import place
 from adaptft.policy.speed import estimate_speed
 from adaptft.policy.targets import Targets
+from adaptft.policy.workload import Workload
 from adaptft.requests import TrainRequest, TrainType
 from adaptft.units import format_bytes
 
@@ -89,6 +90,18 @@ def _host_free(machine: Machine) -> int:
     return min(memory.available_bytes, memory.limit_bytes or memory.available_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class Thrift:
+    """What a candidate does to save memory on the device, beyond the size of its micro-batch."""
+
+    checkpointed: int = 0
+    """Decoder layers that recompute."""
+    transposed_copy: bool = False
+    """FP8 weights a second time: the opposite of thrift, for 1 % of the time."""
+    offload: bool = False
+    """Inputs of checkpointed layers wait in host memory."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """One complete way to run, with its predictions."""
@@ -138,29 +151,42 @@ def candidates(
         setting.global_batch_size, setting.max_length, setting.packing, setting.data_parallel_size, setting.request
     ):
 
-        def with_layers(layers: int, transposed_copy: bool = False, batch: Batch = batch) -> Candidate:
-            return _candidate(setting, precision, method, targets, optimizer, batch, layers, transposed_copy)
+        def with_thrift(thrift: Thrift, batch: Batch = batch) -> Candidate:
+            return _candidate(setting, precision, method, targets, optimizer, batch, thrift)
 
-        yield _least_checkpointed(with_layers, setting)
+        yield _least_thrifty(with_thrift, setting)
 
 
-def _least_checkpointed(with_layers: Callable[..., Candidate], setting: Setting) -> Candidate:
-    """Bisect for the fewest layers that fit; all of them where none does.
+def _least_thrifty(with_thrift: Callable[[Thrift], Candidate], setting: Setting) -> Candidate:
+    """The first that fits of: all activations and both copies of FP8 weights; one copy and as few recomputing layers
+    as fit; their inputs in host memory. The last of these where none does.
 
-    A second, transposed copy of FP8 weights is the first thing to go: transposing costs 1 % of a step (H200, 7B),
-    recomputing one layer of 28 as much.
+    A second copy is the first thing to go: transposing costs 1 % of a step (H200, 7B), recomputing one layer of 28 as
+    much.
     """
-    forced, layers = setting.request.gradient_checkpointing, setting.model.num_layers
-    roomy = with_layers(layers if forced else 0, transposed_copy=True)
+    request, layers = setting.request, setting.model.num_layers
+    forced, offload = request.gradient_checkpointing, bool(request.activation_offloading)
+    fewest, most = (0, layers) if forced is None else (layers, layers) if forced else (0, 0)
+    roomy = with_thrift(Thrift(fewest, transposed_copy=True, offload=offload and fewest > 0))
     if roomy.fits:
         return roomy
-    if forced is not None:
-        return with_layers(layers if forced else 0)
-    low, high = 0, layers
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if with_layers(middle).fits else (middle + 1, high)
-    return with_layers(low)
+    while fewest < most:
+        middle = (fewest + most) // 2
+        fits_so = with_thrift(Thrift(middle, offload=offload)).fits
+        fewest, most = (fewest, middle) if fits_so else (middle + 1, most)
+    lean = with_thrift(Thrift(fewest, offload=offload and fewest > 0))
+    may_offload = request.activation_offloading is None and setting.gpu is not None and fewest == layers
+    return lean if lean.fits or not may_offload else with_thrift(Thrift(fewest, offload=True))
+
+
+def uncheckpointed(setting: Setting, chosen: Candidate) -> Candidate:
+    """``chosen`` as it would be with the activations of every layer kept."""
+    decided = chosen.decisions
+    method, targets = choose_method(
+        setting.model, setting.request, decided.method.value.train_type, decided.precision.value
+    )
+    optimizer, batch = decided.optimizer.value.name, decided.batch.value
+    return _candidate(setting, decided.precision, method, targets, optimizer, batch, Thrift())
 
 
 def fastest(fitting: list[Candidate]) -> Candidate:
@@ -177,8 +203,7 @@ def _candidate(
     targets: Targets | None,
     optimizer: str,
     batch: Batch,
-    layers: int,
-    transposed_copy: bool,
+    thrift: Thrift,
 ) -> Candidate:
     request, model = setting.request, setting.model
     schedule = schedules.choose_schedule(setting.dataset, batch, *setting.held_out, request)
@@ -187,24 +212,28 @@ def _candidate(
         method=method,
         placement=setting.placement,
         batch=_batch_decision(setting, batch),
-        checkpointing=_checkpointing_decision(setting, layers, fitting=True),
+        checkpointing=_checkpointing_decision(setting, thrift, fitting=True),
         attention=kernels.choose_attention(setting.gpu, model, precision.value, setting.packing, request),
         loss=kernels.choose_loss(model, adapts_head=targets is not None and targets.has_head),
         optimizer=schedules.choose_optimizer(method.value, optimizer, schedule.value.max_steps, request),
         schedule=schedule,
         compile=kernels.choose_compile(setting.gpu, model, setting.machine.software, request),
-        adapter_kernels=kernels.choose_adapter_kernels(
-            setting.gpu, method.value, precision.value, setting.machine.software, transposed_copy=transposed_copy
+        adapters=kernels.choose_adapter_kernels(
+            setting.gpu, method.value, precision.value, setting.machine.software, transposed_copy=thrift.transposed_copy
         ),
     )
-    work = Workload(model=model, decisions=decisions, targets=targets)
+    work = Workload(model=model, decisions=decisions, targets=targets, row_tokens=_row_tokens(setting.dataset))
     memory = estimate_memory(work, setting.capacity_bytes, on_gpu=setting.gpu is not None)
-    checkpointing = _checkpointing_decision(setting, layers, fitting=fits(memory))
+    checkpointing = _checkpointing_decision(setting, thrift, fitting=fits(memory))
     return Candidate(
         decisions=replace(decisions, checkpointing=checkpointing),
         memory=memory,
-        speed=estimate_speed(work, setting.gpu, schedule.value.max_steps),
+        speed=estimate_speed(work, setting.machine, setting.gpu, schedule.value.max_steps),
     )
+
+
+def _row_tokens(dataset: DatasetShape) -> float | None:
+    return None if dataset.assumed else dataset.mean_row_tokens
 
 
 def _batch_decision(setting: Setting, batch: Batch) -> Decision[Batch]:
@@ -216,13 +245,15 @@ def _batch_decision(setting: Setting, batch: Batch) -> Decision[Batch]:
     return Decision(batch, setting.batch_reason, "policy" if all(wish is None for wish in asked) else "user")
 
 
-def _checkpointing_decision(setting: Setting, layers: int, *, fitting: bool) -> Decision[Checkpointing]:
-    value = Checkpointing(layers=layers, of=setting.model.num_layers)
-    if setting.request.gradient_checkpointing is not None:
+def _checkpointing_decision(setting: Setting, thrift: Thrift, *, fitting: bool) -> Decision[Checkpointing]:
+    layers = thrift.checkpointed
+    value = Checkpointing(layers=layers, of=setting.model.num_layers, offload=thrift.offload)
+    if setting.request.gradient_checkpointing is not None or setting.request.activation_offloading:
         return Decision(value, "asked for", "user")
     free = format_bytes(setting.capacity_bytes)
     if not fitting:
         return Decision(value, f"even so, {free} free are too little")
     if layers == 0:
         return Decision(value, f"all activations fit into {free} free")
-    return Decision(value, f"as few layers as {free} free allow; each runs its forward pass twice")
+    aside = "; their inputs wait in host memory" if thrift.offload else ""
+    return Decision(value, f"as few layers as {free} free allow; each runs its forward pass twice{aside}")

@@ -1,6 +1,6 @@
 """Seconds of a training step: each kind of work over the rate at which this device does it.
 
-Matmul time is FLOPs over the best measured matmul rate of the card (the dense peak times 0.8 where none is known);
+Matmul time is FLOPs over the rate that large matmuls reach (``policy.ceilings``: measured here, or from the table);
 elementwise work is memory traffic in proportion to the saved activations; a floor stands for launching kernels.
 First model: its constants were fitted on one H200 (see benchmarks/results).
 """
@@ -9,45 +9,71 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from adaptft.facts import Gpu, ModelShape
+from adaptft.facts import Ceilings, Gpu, Machine, ModelShape
 from adaptft.plans import SpeedEstimate
-from adaptft.policy.gpus import GpuModel, known_gpu
-from adaptft.policy.memory import Workload, layer_activation_bytes, weights_bytes
+from adaptft.policy.ceilings import ceilings
+from adaptft.policy.links import exchange_bytes_per_second, exchange_seconds
+from adaptft.policy.memory import gradient_bytes, layer_activation_bytes, weights_bytes
+from adaptft.policy.workload import Workload
 
-PEAK_SHARE = 0.75
 FP8_GAIN = 1.75
 """FP8 over bf16 in the frozen matmuls of a 7B, quantising not counted."""
-TRAFFIC = 15.0
-"""Bytes that norms, activations, residuals, adapters and attention move for each saved byte, both passes together."""
-FP8_TRAFFIC = 19.0
-"""The same with each token quantised before each matmul."""
-WHOLE_FP8_TRAFFIC = 29.0
-"""The same where weights and weight gradients are quantised too, for a saved byte (of fewer, see memory.py)."""
-NF4_PASSES = 3.0
-"""Bytes moved for a weight that is dequantised: read packed, write and read in 16 bit, in each pass."""
+TRAFFIC = {(False, "bf16"): 15.5, (False, "fp8"): 18.0, (True, "bf16"): 18.0, (True, "fp8"): 17.5}
+"""Bytes that norms, activations, residuals and adapters move for each saved byte, both passes together, by (fused,
+arithmetic): fused layers save fewer bytes; in FP8 each token is quantised before each matmul."""
+WHOLE_FP8_TRAFFIC = 23.5
+"""The same where whole models train in FP8: weights and their gradients are quantised too, and fewer bytes saved."""
+NF4_PASSES = {"bf16": 6.0, "fp8": 3.5}
+"""Time of unpacking a weight over the time of reading its packed form once (bitsandbytes' kernel, and ours)."""
+DENSE_ATTENTION_SHARE = 0.5
+"""Of the matmul rate, where each row is one document and torch's ordinary attention serves: cuDNN's on Hopper."""
 LAYER_FLOOR_SECONDS = {"full": 2.5e-3, "lora": 5.0e-3, "qlora": 6.0e-3}
 """Least time of a compiled layer's forward and backward pass: the host launching its kernels."""
+
+
+OVERLAPPED = 0.6
+"""Share of a micro-step in which gradients can travel behind the backward pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rates:
     matmul_flops: float
     memory_bytes: float
+    attention_flops: float
 
 
-def estimate_speed(work: Workload, gpu: Gpu | None, total_steps: int) -> SpeedEstimate | None:
-    """Speed on ``gpu``; None on the CPU and on cards that are not in the table."""
-    row = known_gpu(gpu) if gpu else None
-    if gpu is None or row is None:
+def estimate_speed(work: Workload, machine: Machine, gpu: Gpu | None, total_steps: int) -> SpeedEstimate | None:
+    """Speed on ``gpu`` (the CPU where it is None); None where nobody knows the device's rates."""
+    found = ceilings(machine, gpu)
+    kind = _multiplied(work)
+    if found is None or kind not in found.matmul_flops:
         return None
-    rates = _rates(row, gpu, work)
+    matmul = found.matmul_flops[kind]
+    rates = _Rates(matmul, found.memory_bytes_per_second, found.attention_flops or matmul)
     steps = work.batch.gradient_accumulation_steps
-    step = _micro_step_seconds(work, rates) * steps + _accumulation_seconds(work, rates) * (steps - 1)
-    step += _optimizer_seconds(work, rates)
-    tokens = work.batch.global_batch_size * work.batch.max_length
-    flops = training_flops(work.model, work.method.train_type) * work.batch.micro_batch_tokens
-    mfu = flops * steps / step / (_peak(row, work) * 1e12 * _share(row, gpu))
-    return SpeedEstimate(step_seconds=step, tokens_per_second=tokens / step, mfu=mfu, total_seconds=step * total_steps)
+    micro_step = _micro_step_seconds(work, rates, found)
+    step = micro_step * steps + _accumulation_seconds(work, rates) * (steps - 1)
+    step += _exchange_seconds(work, machine, micro_step) + _optimizer_seconds(work, rates)
+    tokens = work.batch.global_batch_size * work.sequence_tokens
+    return SpeedEstimate(
+        step_seconds=step,
+        tokens_per_second=tokens / step,
+        mfu=_utilisation(work, found, kind, step),
+        total_seconds=step * total_steps,
+    )
+
+
+def _multiplied(work: Workload) -> str:
+    """The key of the ceilings: FP8 is counted from bf16's rate."""
+    if work.precision.compute == "fp32":
+        return "tf32" if work.precision.fp32_matmul == "tf32" else "fp32"
+    return work.precision.autocast
+
+
+def _utilisation(work: Workload, found: Ceilings, kind: str, step_seconds: float) -> float | None:
+    peak = found.peak_flops.get(kind)
+    flops = training_flops(work.model, work.method.train_type) * work.batch.micro_batch_size * work.sequence_tokens
+    return flops * work.batch.gradient_accumulation_steps / step_seconds / peak if peak else None
 
 
 def training_flops(model: ModelShape, train_type: str) -> float:
@@ -63,54 +89,58 @@ def _head_weights(model: ModelShape) -> int:
     return sum(row.num_weights for row in model.linears if row.kind == "head")
 
 
-def _peak(row: GpuModel, work: Workload) -> float:
-    if work.precision.compute == "fp32":
-        return row.tf32_tflops if work.precision.fp32_matmul == "tf32" else row.fp32_tflops
-    if work.precision.compute == "fp16":
-        return row.fp16_tflops
-    return row.bf16_tflops
-
-
-def _share(row: GpuModel, gpu: Gpu) -> float:
-    """The part of the board's processors that a MIG slice has; 1 for a whole board."""
-    return 1.0 if gpu.mig is None or not gpu.sm_count else gpu.sm_count / row.sm_count
-
-
-def _rates(row: GpuModel, gpu: Gpu, work: Workload) -> _Rates:
-    peak = _peak(row, work)
-    measured = row.matmul_tflops if work.precision.compute != "fp32" else None
-    share = _share(row, gpu)
-    matmul = (measured * 0.94 if measured else peak * PEAK_SHARE) * 1e12 * share
-    return _Rates(matmul_flops=matmul, memory_bytes=row.memory_gb_per_second * 1e9 * 0.88 * share)
-
-
-def _micro_step_seconds(work: Workload, rates: _Rates) -> float:
+def _micro_step_seconds(work: Workload, rates: _Rates, found: Ceilings) -> float:
     """Layers (matmuls and traffic, or the launch floor), recomputed layers, and the head with its loss."""
-    model, tokens = work.model, work.batch.micro_batch_tokens
+    model, tokens = work.model, work.batch.micro_batch_size * work.sequence_tokens
+    filled = tokens / work.batch.micro_batch_tokens
     passes = 3 if work.method.train_type == "full" else 2
     layer_weights = _matmul_weights(model) - _head_weights(model)
     one_pass = 2 * layer_weights * tokens / rates.matmul_flops
     if work.precision.compute == "fp8":
         one_pass /= FP8_GAIN
-    elementwise = _traffic(work) * layer_activation_bytes(work) * model.num_layers / rates.memory_bytes
+    elementwise = _traffic(work) * filled * layer_activation_bytes(work) * model.num_layers / rates.memory_bytes
     nf4 = _dequantising_seconds(work, rates)
-    layers = passes * one_pass + elementwise + 2 * nf4
-    floor = LAYER_FLOOR_SECONDS[work.method.train_type] * model.num_layers
-    recomputed = work.checkpointing.layers / work.checkpointing.of * (one_pass + elementwise / 3 + nf4)
+    attention = _attention_seconds(work, rates) * tokens
+    layers = passes * one_pass + elementwise + 2 * nf4 + 3.5 * attention
+    floor = (found.layer_seconds or LAYER_FLOOR_SECONDS[work.method.train_type]) * model.num_layers
+    recomputed = work.checkpointing.layers / work.checkpointing.of * (one_pass + elementwise / 3 + nf4 + attention)
     head = passes * 2 * _head_weights(model) * tokens / rates.matmul_flops
     return max(layers, floor) + recomputed + head
 
 
 def _traffic(work: Workload) -> float:
-    if work.precision.compute != "fp8":
-        return TRAFFIC
-    return WHOLE_FP8_TRAFFIC if work.method.train_type == "full" else FP8_TRAFFIC
+    fp8 = work.precision.compute == "fp8"
+    if fp8 and work.method.train_type == "full":
+        return WHOLE_FP8_TRAFFIC
+    return TRAFFIC[work.decisions.adapters.value.fused, "fp8" if fp8 else "bf16"]
+
+
+def _attention_seconds(work: Workload, rates: _Rates) -> float:
+    """Of a token's forward pass: two matmuls over the half of the square below the diagonal; backward is 2.5 times it.
+
+    A mask instead of a kernel that knows of rows and order computes the whole square.
+    """
+    halves = 1 if work.decisions.attention.value.implementation == "varlen" else 2
+    flops = 2 * halves * work.attended_tokens * work.model.query_size * work.model.num_layers
+    alone = work.row_tokens is not None and work.row_tokens >= work.batch.max_length
+    return flops / max(rates.attention_flops, DENSE_ATTENTION_SHARE * rates.matmul_flops if alone else 0)
 
 
 def _dequantising_seconds(work: Workload, rates: _Rates) -> float:
     if work.method.base_storage != "nf4":
         return 0.0
-    return NF4_PASSES * weights_bytes(work.model, work.precision, work.method) / rates.memory_bytes
+    passes = NF4_PASSES["fp8" if work.precision.compute == "fp8" else "bf16"]
+    return passes * weights_bytes(work.model, work.precision, work.method) / rates.memory_bytes
+
+
+def _exchange_seconds(work: Workload, machine: Machine, micro_step: float) -> float:
+    """Gradients between replicas: what does not travel behind the last micro-batch's backward pass."""
+    placement = work.decisions.placement.value
+    rate = exchange_bytes_per_second(machine, placement.gpu_indices) if placement.data_parallel_size > 1 else None
+    if rate is None:
+        return 0.0
+    whole = exchange_seconds(gradient_bytes(work), placement.num_gpus, rate)
+    return max(0.0, whole - OVERLAPPED * micro_step)
 
 
 def _accumulation_seconds(work: Workload, rates: _Rates) -> float:

@@ -6,26 +6,29 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from adaptft.facts import DatasetShape, Machine, ModelShape
-from adaptft.plans import CostEstimate, Decision, MemoryEstimate, Precision, Rejected, SpeedEstimate, TrainPlan
-from adaptft.policy.gpus import PRICE_SOURCE, known_gpu
-from adaptft.policy.memory import FREE_MARGIN
+from adaptft.plans import CostEstimate, Decision, Precision, Rejected, SpeedEstimate, TrainPlan
 from adaptft.policy.methods import choose_train_types
-from adaptft.policy.precision import fp8_obstacle, precision_candidates
+from adaptft.policy.precision import precision_candidates
+from adaptft.policy.prices import PRICES, Prices, price_of
+from adaptft.policy.rejections import need, not_taken, too_much
 from adaptft.policy.schedules import asks_for_evaluation
-from adaptft.policy.search import SAME_SPEED, Candidate, Setting, candidates, fastest, layers_in_words, settle
+from adaptft.policy.search import Candidate, Setting, candidates, fastest, settle
 from adaptft.policy.speed import training_flops
-from adaptft.policy.wishes import check_float8_package, check_wishes, forbids_4_bit, has_bitsandbytes, wants_4_bit
+from adaptft.policy.ways_out import ways_out
+from adaptft.policy.wishes import check_float8_package, check_wishes, has_bitsandbytes
 from adaptft.requests import TrainRequest, TrainType
-from adaptft.units import format_bytes
 
-SHORTER_LENGTHS = (1024, 512, 256)
 OLDEST_OF_CUDA_13 = (7, 5)
 ASSUMED_CPU_FLOPS = 1e12
 LONG_ON_CPU_FLOPS = 3600 * ASSUMED_CPU_FLOPS
 
 
-def plan_training(machine: Machine, model: ModelShape, dataset: DatasetShape, request: TrainRequest) -> TrainPlan:
+def plan_training(
+    machine: Machine, model: ModelShape, dataset: DatasetShape, request: TrainRequest, prices: Prices = PRICES
+) -> TrainPlan:
     """The fastest plan that fits; where none fits, the leanest one with ``fits`` False and the ways out.
+
+    ``prices`` are of GPUs by their key in the table; without one the plan has no cost.
 
     Raises:
         RequestError: wishes that contradict each other or this hardware.
@@ -41,17 +44,19 @@ def plan_training(machine: Machine, model: ModelShape, dataset: DatasetShape, re
         fitting = [candidate for candidate in found if candidate.fits]
         if fitting:
             chosen = fastest(fitting)
-            return _plan(setting, chosen, tried + _slower(chosen, found) + _fp8_left_out(setting, chosen))
-        closest = min(found, key=_need)
-        tried.append(Rejected(closest.in_words, _too_much(closest.memory)))
-        leanest = closest if leanest is None else min(closest, leanest, key=_need)
+            return _plan(setting, chosen, tried + not_taken(setting, chosen, found), prices)
+        closest = min(found, key=need)
+        tried.append(Rejected(closest.in_words, too_much(closest.memory)))
+        leanest = closest if leanest is None else min(closest, leanest, key=need)
     assert leanest is not None, "there is always at least one precision and one optimizer"
-    ways = list(_ways_out(setting, leanest))
-    return replace(_plan(setting, leanest, tried + ways), fits=False, speed=None, cost=None)
+    ways = list(ways_out(setting, leanest, least_need))
+    return replace(_plan(setting, leanest, tried + ways, prices), fits=False, speed=None, cost=None)
 
 
-def _need(candidate: Candidate) -> int:
-    return candidate.memory.needed_bytes
+def least_need(setting: Setting) -> int | None:
+    """Bytes that the leanest way to run needs free, of those that fit; None where none fits."""
+    fitting = [candidate for found in _attempts(setting) for candidate in found if candidate.fits]
+    return min(map(need, fitting), default=None)
 
 
 def _attempts(setting: Setting) -> Iterator[list[Candidate]]:
@@ -80,7 +85,7 @@ def _optimizers(setting: Setting, train_type: TrainType, precision: Precision) -
     return ("adamw", "adamw_8bit") if lean and has_bitsandbytes(setting.machine.software) else ("adamw",)
 
 
-def _plan(setting: Setting, chosen: Candidate, rejected: list[Rejected]) -> TrainPlan:
+def _plan(setting: Setting, chosen: Candidate, rejected: list[Rejected], prices: Prices) -> TrainPlan:
     return TrainPlan(
         machine=setting.machine,
         model=setting.model,
@@ -89,87 +94,19 @@ def _plan(setting: Setting, chosen: Candidate, rejected: list[Rejected]) -> Trai
         decisions=chosen.decisions,
         memory=chosen.memory,
         speed=chosen.speed,
-        cost=_cost(setting, chosen.speed),
+        cost=_cost(setting, chosen.speed, prices),
         rejected=tuple(rejected),
         warnings=tuple(_warnings(setting, chosen)),
     )
 
 
-def _slower(chosen: Candidate, found: list[Candidate]) -> list[Rejected]:
-    """For each other micro-batch the best that it could do, and why that is not better."""
-    by_size = {candidate.decisions.batch.value.micro_batch_size: candidate for candidate in found}
-    by_size.pop(chosen.decisions.batch.value.micro_batch_size, None)
-    return [Rejected(f"micro_batch_size {size}", _why_not(best, chosen)) for size, best in by_size.items()]
-
-
-def _why_not(candidate: Candidate, chosen: Candidate) -> str:
-    if not candidate.fits:
-        return _too_much(candidate.memory)
-    checkpointing = candidate.decisions.checkpointing.value
-    slower = candidate.relative_time / chosen.relative_time
-    if slower > SAME_SPEED:
-        return f"{slower - 1:.0%} slower" + (
-            f", {layers_in_words(checkpointing)} checkpointed" if checkpointing.layers else ""
-        )
-    more = candidate.memory.needed_bytes - chosen.memory.needed_bytes
-    return f"no faster, and {format_bytes(more)} more memory"
-
-
-def _fp8_left_out(setting: Setting, chosen: Candidate) -> list[Rejected]:
-    """Why a run on a GPU does without FP8."""
-    precision, method = chosen.decisions.precision.value, chosen.decisions.method.value
-    if precision.compute == "fp8" or setting.gpu is None:
-        return []
-    obstacle = fp8_obstacle(setting.gpu, setting.model, method.train_type)
-    return [Rejected("fp8", obstacle or f"{_FP8_UNPROVEN[method.train_type]}; --fp8 true takes it")]
-
-
-_FP8_UNPROVEN: dict[TrainType, str] = {
-    "lora": "its gain is not measured for this card and size",
-    "qlora": "its gain is not measured for this card and size",
-    "full": "its loss on real weights is not compared yet (it is a third faster on an H200)",
-}
-
-
-def _too_much(memory: MemoryEstimate) -> str:
-    need, free = format_bytes(memory.needed_bytes), format_bytes(memory.capacity_bytes)
-    lack = memory.needed_bytes - memory.capacity_bytes
-    return f"needs {need} of {free} free: " + (
-        f"{format_bytes(lack)} too much" if lack > 0 else f"less than {FREE_MARGIN:.0%} would stay free"
-    )
-
-
-def _ways_out(setting: Setting, leanest: Candidate) -> Iterator[Rejected]:
-    """Leaner wishes that fit this machine, each with what it needs."""
-    for words, request in _leaner_requests(setting, leanest.decisions.method.value.train_type):
-        lean = settle(setting.machine, setting.model, setting.dataset, request)
-        fitting = [candidate for found in _attempts(lean) for candidate in found if candidate.fits]
-        if fitting:
-            need = format_bytes(min(map(_need, fitting)))
-            missing = wants_4_bit(request) and not has_bitsandbytes(setting.machine.software)
-            install = ', after pip install "adaptft[qlora]"' if missing else ""
-            yield Rejected(words, f"fits, needs {need}{install}", is_way_out=True)
-
-
-def _leaner_requests(setting: Setting, train_type: TrainType) -> Iterator[tuple[str, TrainRequest]]:
-    order: tuple[TrainType, ...] = ("full", "lora", "qlora")
-    for leaner in order[order.index(train_type) + 1 :]:
-        if leaner == "lora" or not forbids_4_bit(setting.request):
-            yield f"--train_type {leaner}", replace(setting.request, train_type=leaner, fp8=None, optim=None)
-    for length in SHORTER_LENGTHS:
-        if length < setting.max_length:
-            yield f"--max_length {length}", replace(setting.request, max_length=length)
-    if setting.request.gradient_checkpointing is False:
-        yield "--gradient_checkpointing true", replace(setting.request, gradient_checkpointing=True)
-
-
-def _cost(setting: Setting, speed: SpeedEstimate | None) -> CostEstimate | None:
-    row = known_gpu(setting.gpu) if setting.gpu else None
-    if row is None or row.usd_per_hour is None or speed is None or (setting.gpu and setting.gpu.mig):
-        return None  # the table knows no price of a MIG slice
+def _cost(setting: Setting, speed: SpeedEstimate | None, prices: Prices) -> CostEstimate | None:
+    price = price_of(setting.gpu, prices) if setting.gpu else None
+    if price is None or speed is None:
+        return None
     hours = speed.total_seconds / 3600 * setting.placement.value.num_gpus
     return CostEstimate(
-        usd_per_gpu_hour=row.usd_per_hour, total_usd=hours * row.usd_per_hour, price_source=PRICE_SOURCE
+        usd_per_gpu_hour=price.usd_per_hour, total_usd=hours * price.usd_per_hour, price_source=price.in_words
     )
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from adaptft.errors import OutputError
 from adaptft.facts import AdapterShape
+from adaptft.home import cache_folder
 from adaptft.models.folders import read_optional
 from adaptft.models.stopping import named_stop_ids
-from adaptft.models.storage import cache_folder
 from adaptft.records import write_json
 
 CHAT_TEMPLATE = "chat_template.jinja"

@@ -40,7 +40,7 @@ def prepare(model: Any, decisions: Decisions) -> Any:
             the base could not be stored, or the whole model not be trained in FP8, as planned.
         MissingPackage: whole models train in FP8 through torchao, which is not installed.
     """
-    method, kernels = decisions.method.value, decisions.adapter_kernels.value
+    method, kernels = decisions.method.value, decisions.adapters.value
     if method.train_type == "full":
         model.requires_grad_(True)
         if decisions.precision.value.compute == "fp8":

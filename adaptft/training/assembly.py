@@ -54,9 +54,14 @@ def build_trainer(
 
 def build_model(plan: TrainPlan, path: Path) -> Any:
     """The model of ``plan``: loaded, adapted, with the planned loss, recomputing and compiled layers."""
-    decisions = plan.decisions
     numerics.set_seed(plan.request.seed)  # adapters start at random: the same plan starts from the same ones
-    model = adapters.prepare(load_for_training(plan, path), decisions)
+    return prepare_model(plan, load_for_training(plan, path))
+
+
+def prepare_model(plan: TrainPlan, base: Any) -> Any:
+    """A loaded ``base``, made into what ``plan`` trains: adapters, loss, recomputing and compiled layers."""
+    decisions = plan.decisions
+    model = adapters.prepare(base, decisions)
     base = adapters.causal_lm(model)
     losses.install_loss(base, decisions.loss.value, getattr(torch, DTYPE_NAMES[decisions.precision.value.autocast]))
     if decisions.loss.value.kernel == "chunked":

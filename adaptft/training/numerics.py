@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from adaptft.models.storage import cache_folder
+from adaptft.home import cache_folder
 from adaptft.plans import Precision, TrainPlan
 
 ENVIRONMENT: dict[str, str] = {

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import sys
+from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from adaptft import __version__, models
+from adaptft.accuracy import history_file, record_run
 from adaptft.artifacts import Artifact, plan_text, write_artifact
 from adaptft.plans import TrainPlan
 from adaptft.records import write_json
@@ -37,6 +40,15 @@ def write_result(plan: TrainPlan, report: RunReport, model: Any, base: Any, outp
     (partial / "README.md").write_text(model_card(plan, report), encoding="utf-8")
     write_artifact(partial, describe(plan, base))
     folders.publish(partial, output_dir)
+    _remember(plan, report)
+
+
+def _remember(plan: TrainPlan, report: RunReport) -> None:
+    """Add the run to the user's history; the result is whole by now, and a history that is not to be had says so."""
+    try:
+        record_run(plan, report, date.today().isoformat())
+    except OSError as cause:
+        print(f"The run is not in {history_file()} (adaptft plan --accuracy): {cause.strerror}.", file=sys.stderr)
 
 
 def describe(plan: TrainPlan, base: Any) -> Artifact:

@@ -120,7 +120,7 @@ DECISIONS = Decisions(
         "user",
     ),
     compile=Decision(Compile(enabled=False), "44 steps are too few to pay for compiling."),
-    adapter_kernels=Decision(AdapterKernels(fused=False), "the operators are for GPUs: PEFT's own layers"),
+    adapters=Decision(AdapterKernels(fused=False), "the operators are for GPUs: PEFT's own layers"),
 )
 
 PLAN = TrainPlan(

@@ -100,7 +100,8 @@ def test_what_does_not_fit_is_shown_and_ends_with_status_3(plan):
     assert done.returncode == 3
     assert "does not fit" in done.stdout
     error, fix = done.stderr.splitlines()
-    assert error == "Error: qwen2.5-72b with train_type full does not fit this machine."
+    assert error.startswith("Error: qwen2.5-72b with train_type full does not fit this machine: it needs ")
+    assert error.endswith(" are free.")
     assert fix.startswith("Fix: ")
 
 

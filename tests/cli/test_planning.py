@@ -59,12 +59,16 @@ def test_a_plan_that_fits_is_not_refused():
     ("rejected", "fix"),
     [
         (
-            [Rejected("lora, bf16", "needs 19 GiB"), Rejected("--train_type qlora", "fits, needs 9 GiB", True)],
-            "Way out: --train_type qlora (fits, needs 9 GiB).",
+            [
+                Rejected("lora, bf16", "needs 19 GiB"),
+                Rejected("--train_type qlora", "needs 9 GiB", True),
+                Rejected("--gpu a100-40g", "needs 31.2 GiB of its 39.6 GiB", True),
+            ],
+            "--train_type qlora needs 9 GiB; or --gpu a100-40g needs 31.2 GiB of its 39.6 GiB.",
         ),
         (
             [Rejected("full, fp32", "needs 1219 GiB of 18 GiB free")],
-            "Take a smaller model: the leanest plan needs 20.0 GiB, and 23.0 GiB are free.",
+            "Take a smaller model: even the leanest plan needs 20.0 GiB, on any GPU that is known.",
         ),
         ([], "Take a smaller model"),
     ],

@@ -14,7 +14,7 @@ from adaptft import models, shapes
 from adaptft.facts import DatasetShape, Machine
 from adaptft.plans import TrainPlan
 from adaptft.policy import plan_training
-from adaptft.policy.gpus import machine_with
+from adaptft.policy.assumed import machine_with
 from adaptft.requests import TrainRequest, TrainType
 from adaptft.units import format_bytes
 

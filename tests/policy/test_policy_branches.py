@@ -11,12 +11,14 @@ from adaptft.facts import DatasetShape, ModelShape, Software
 from adaptft.plans import LossKernel, TrainPlan
 from adaptft.policy import plan_training
 from adaptft.policy.architectures import capabilities
-from adaptft.policy.gpus import gpu_named, machine_with
+from adaptft.policy.assumed import machine_with
+from adaptft.policy.gpus import gpu_named
 from adaptft.policy.kernels import choose_attention, choose_compile
-from adaptft.policy.memory import Workload, estimate_memory, layer_activation_bytes
+from adaptft.policy.memory import estimate_memory, layer_activation_bytes
 from adaptft.policy.placement import place
 from adaptft.policy.precision import fp8_obstacle
 from adaptft.policy.targets import resolve_targets
+from adaptft.policy.workload import Workload
 from adaptft.requests import TrainRequest
 from adaptft.shapes import model_shape
 
@@ -261,15 +263,11 @@ def test_gradients_live_twice_where_gpus_exchange_them():
 
 
 def test_a_mig_slice_has_its_share_of_the_boards_peak():
-    from adaptft.facts import MigSlice
-
-    whole = machine_with("h100")
-    part = replace(whole.gpus[0], sm_count=66, mig=MigSlice(profile="4g.40gb", parent=whole.gpus[0].name))
     request = TrainRequest(model="m", train_type="qlora")
-    board, half = (plan_training(replace(whole, gpus=(g,)), QWEN_7B, ALPACA, request) for g in (whole.gpus[0], part))
+    board, half = (plan_training(machine_with(name), QWEN_7B, ALPACA, request) for name in ("h100", "h100:mig-4g.40gb"))
     assert board.speed is not None
     assert half.speed is not None
-    assert half.speed.tokens_per_second == pytest.approx(board.speed.tokens_per_second / 2, rel=0.1)
+    assert half.speed.tokens_per_second == pytest.approx(board.speed.tokens_per_second * 64 / 132, rel=0.1)
     assert half.speed.mfu == pytest.approx(board.speed.mfu, rel=0.1)
 
 

@@ -14,11 +14,12 @@ from adaptft.facts import DatasetShape, ModelShape
 from adaptft.plans import TrainPlan
 from adaptft.policy import plan_training
 from adaptft.policy.gpus import GPU_MODELS
+from adaptft.policy.placement import OLDEST
 from adaptft.policy.search import SAME_SPEED
 from adaptft.requests import TrainRequest
 from adaptft.units import GiB
 
-KEYS = sorted(GPU_MODELS)
+KEYS = sorted(key for key, row in GPU_MODELS.items() if row.compute_capability >= OLDEST)
 GPUS = st.one_of(
     st.just(()), st.tuples(st.sampled_from(KEYS), st.integers(1, 8)).map(lambda pair: (pair[0],) * pair[1])
 )

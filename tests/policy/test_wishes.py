@@ -11,7 +11,7 @@ from adaptft.errors import DataError, MachineError, MissingPackage, RequestError
 from adaptft.facts import DatasetShape, Machine, MigSlice
 from adaptft.plans import TrainPlan
 from adaptft.policy import plan_training
-from adaptft.policy.gpus import machine_with
+from adaptft.policy.assumed import machine_with
 from adaptft.requests import TrainRequest
 
 FEW = DatasetShape(num_rows=40, num_tokens=8_000, num_trained_tokens=4_000, longest_row_tokens=300)

@@ -9,6 +9,7 @@ import torch
 from safetensors import safe_open
 from training_plans import FULL, a_plan
 
+from adaptft.accuracy import read_history
 from adaptft.artifacts import read_artifact
 from adaptft.errors import DataError, MissingPackage, OutputError, TrainingError
 from adaptft.models import load_tokenizer
@@ -57,6 +58,8 @@ def test_a_lora_run_leaves_a_complete_result(tiny_qwen2, rows, tmp_path):
     assert report.data.num_accepted == 60
     assert "transformers" in report.versions
     assert any("parameters trained" in note for note in report.notes)
+    kept = read_history()[0][-1]
+    assert (kept.model, kept.step_seconds) == (plan.model.name, report.step_seconds)
 
     assert read_json(RunReport, out / "report.json", error=OutputError, what="report", fix="") == report
     assert read_json(TrainPlan, out / "plan.json", error=OutputError, what="plan", fix="") == plan
@@ -67,6 +70,14 @@ def test_a_lora_run_leaves_a_complete_result(tiny_qwen2, rows, tmp_path):
     assert "Held-out loss" in (out / "README.md").read_text()
     assert list((out / "runs").rglob("events.*")), "TensorBoard"
     assert not list(out.glob("*partial*"))
+
+
+def test_a_history_that_cannot_be_written_leaves_the_result_whole(tiny_qwen2, rows, tmp_path, monkeypatch, capfd):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("ADAPTFT_HOME", str(tmp_path / "file" / "home"))
+    train(planned(tiny_qwen2, rows), tmp_path / "out")
+    assert (tmp_path / "out" / "report.json").exists()
+    assert "The run is not in" in capfd.readouterr().err
 
 
 def test_the_adapter_loads_back_with_the_loss_it_ended_on(tiny_qwen2, rows, tmp_path):

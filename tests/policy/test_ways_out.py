@@ -1,0 +1,103 @@
+"""Where nothing fits: each way out fits when it is taken; what a plan did not take has a number."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+from policy_machines import ALPACA, QWEN_7B, QWEN_32B, machine
+
+from adaptft.facts import ModelShape
+from adaptft.plans import TrainPlan
+from adaptft.policy import plan_training
+from adaptft.policy.assumed import machine_with
+from adaptft.requests import TrainRequest
+
+CASES = {
+    "whole 7B on an A10": ("a10", QWEN_7B, {"train_type": "full"}),
+    "32B on an A100": ("a100-40g", QWEN_32B, {"train_type": "lora"}),
+    "long rows": ("a10", QWEN_7B, {"train_type": "lora", "max_length": 32768}),
+    "no checkpointing": ("a10", QWEN_7B, {"train_type": "lora", "gradient_checkpointing": False, "max_length": 4096}),
+    "large micro-batches": ("a10", QWEN_7B, {"train_type": "lora", "per_device_train_batch_size": 32}),
+    "two cards": ("2x4090", QWEN_32B, {"train_type": "lora"}),
+    "bf16 is asked for": ("t4", QWEN_7B, {"train_type": "lora", "torch_dtype": "float16"}),
+}
+
+
+def planned(gpu: str, model: ModelShape, wishes: dict) -> TrainPlan:
+    return plan_training(machine_with(gpu), model, ALPACA, TrainRequest(model="m", **wishes))
+
+
+def taken(option: str, gpu: str, wishes: dict) -> tuple[str, dict]:
+    """The way out as a user would type it: its options replace those there were."""
+    words = shlex.split(option)
+    found = {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2], strict=True)}
+    gpu = found.pop("gpu", gpu)
+    gpu = f"{found.pop('gpus')}x{gpu}" if "gpus" in found else gpu
+    if "per_device_train_batch_size" in found:
+        wishes = {k: v for k, v in wishes.items() if k != "gradient_accumulation_steps"}
+    read = {k: v == "true" if v in ("true", "false") else int(v) if v.isdigit() else v for k, v in found.items()}
+    return gpu, wishes | read
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_way_out_fits_when_it_is_taken(case):
+    gpu, model, wishes = CASES[case]
+    refused = planned(gpu, model, wishes)
+    ways = [rejected for rejected in refused.rejected if rejected.is_way_out]
+    assert not refused.fits
+    assert ways
+    for way in ways:
+        assert planned(*taken(way.option, gpu, wishes)[:1], model, taken(way.option, gpu, wishes)[1]).fits, way
+        assert way.reason.startswith("needs ")
+
+
+def options(case: str) -> list[str]:
+    return [rejected.option for rejected in planned(*CASES[case]).rejected if rejected.is_way_out]
+
+
+def test_the_ways_out_are_wishes_on_this_machine_and_the_smallest_card():
+    assert options("whole 7B on an A10") == ["--train_type lora", "--train_type qlora", "--gpu a6000"]
+    assert options("large micro-batches")[0] == "--per_device_train_batch_size 1 --global_batch_size 32"
+    assert options("no checkpointing")[0] == "--gradient_checkpointing true"
+    assert [option for option in options("long rows") if option.startswith("--max_length")] == ["--max_length 8192"]
+    assert any(option.endswith("--gpus 2") for option in options("two cards"))
+
+
+def test_a_card_that_cannot_do_what_is_asked_is_no_way_out():
+    v100 = planned("t4", QWEN_7B, {"train_type": "lora"})
+    assert any("--gpu" in r.option for r in v100.rejected if r.is_way_out)
+    wanted = plan_training(machine("3060"), QWEN_7B, ALPACA, TrainRequest(model="m", torch_dtype="bfloat16"))
+    assert all("v100" not in r.option and "--gpu t4" not in r.option for r in wanted.rejected if r.is_way_out)
+
+
+def test_who_wants_the_cpu_is_told_of_no_card():
+    small = replace(machine(), memory=replace(machine().memory, total_bytes=4 * 2**30, available_bytes=2**30))
+    request = TrainRequest(model="m", train_type="full", device="cpu")
+    asked = plan_training(small, QWEN_7B, ALPACA, request)
+    assert not any(r.is_way_out for r in asked.rejected)
+    free = plan_training(small, QWEN_7B, ALPACA, replace(request, device=None))
+    assert [r.option for r in free.rejected if r.is_way_out] == ["--gpu a6000"]
+
+
+def test_what_is_checkpointed_says_how_much_was_missing():
+    tight = planned("a100-pcie-40g", QWEN_7B, {"train_type": "lora", "max_length": 8192})
+    assert tight.decisions.checkpointing.value.layers
+    reasons = {rejected.option: rejected.reason for rejected in tight.rejected}
+    assert "GiB too much" in reasons["bf16 without checkpointing"]
+    asked = planned("a100-pcie-40g", QWEN_7B, {"train_type": "lora", "gradient_checkpointing": True})
+    assert all("without checkpointing" not in rejected.option for rejected in asked.rejected)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "wishes", "reason"),
+    [
+        ("l40s", {}, "its gain is not measured on Ada; --fp8 true takes it"),
+        ("h100", {"fp8": False}, "not wanted"),
+        ("h100", {"torch_dtype": "bfloat16"}, "bfloat16 is asked for"),
+    ],
+)
+def test_the_plan_says_why_there_is_no_fp8(gpu, wishes, reason):
+    made = planned(gpu, QWEN_7B, {"train_type": "lora", **wishes})
+    assert ("FP8", reason) in [(rejected.option, rejected.reason) for rejected in made.rejected]
