@@ -54,10 +54,14 @@ class MachineError(AdaptftError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Somebody stopped a run (Ctrl-C, SIGTERM); its text is one line: what is kept, and how to go on. Exit 130."""
+    """Somebody stopped a run (Ctrl-C, SIGTERM); its text is one line: what is kept, and how to go on.
 
-    def __init__(self, problem: str, *, fix: str) -> None:
+    Exit 0 where every step was saved, else 130.
+    """
+
+    def __init__(self, problem: str, *, fix: str, is_saved: bool = False) -> None:
         super().__init__(f"{problem}; {fix}")
+        self.exit_code = 0 if is_saved else 130
 
 
 class ModelError(AdaptftError):

@@ -48,6 +48,19 @@ class StepMetrics:
     seconds: float
 
 
+IncidentKind = Literal["out_of_memory", "not_a_number", "loss_spike", "rolled_back", "gone_on_with_changes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """Something that went wrong in a run, and what was done about it."""
+
+    kind: IncidentKind
+    step: int
+    """The optimizer step in which it happened; 0 is before the first one."""
+    said: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """A measurement, beside its prediction where there is one that means the same."""
@@ -84,6 +97,10 @@ class RunReport:
     data: DataReport
     versions: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    """What went wrong on the way and was mended, of earlier processes of a resumed run too; the first 100."""
+    overflowed_steps: int = 0
+    """Steps that the FP16 loss scaler skipped."""
     was_finished: bool = False
     """True where the run was to go on and had been finished before: nothing was done. Never so in report.json."""
 

@@ -127,6 +127,12 @@ class TrainRequest:
         ("tensorboard",), group=OUTPUT, help="tensorboard, wandb, swanlab, mlflow or none."
     )
     resume_from_checkpoint: str | None = option(None, group=OUTPUT, help="auto, or a checkpoint folder.")
+    resume_only_model: bool = option(
+        False, group=OUTPUT, help="Take the checkpoint's weights alone: a new run, from step 0."
+    )
+    resume_anyway: bool = option(
+        False, group=OUTPUT, help="Go on although learning rate, schedule, decay or dropout differ."
+    )
 
     num_gpus: int | None = option(None, group=MACHINE, help="GPUs to use.")
     device: Literal["cuda", "cpu"] | None = option(None, group=MACHINE, help="Where to train.")

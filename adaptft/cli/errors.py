@@ -1,7 +1,7 @@
 """The one place where errors become two lines on stderr and an exit status.
 
 0 done, 1 a problem with the machine, model, data or run, 2 a request that cannot be meant,
-3 nothing fits, 130 interrupted. A bug keeps its traceback.
+3 nothing fits, 130 interrupted (0 where the run saved every step first). A bug keeps its traceback.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ def run(call: Callable[[], int | None]) -> int:
     except click.ClickException as error:
         return _report(_sentence(error.format_message()), "Mend that, and run the command again.", error.exit_code)
     except (KeyboardInterrupt, click.Abort) as stopped:
-        said = next((e for e in (stopped, stopped.__cause__) if isinstance(e, Interrupted)), "Interrupted.")
-        click.echo(f"\n{said}", err=True)  # click has made an Abort of it, with the interrupt as its cause
-        return INTERRUPTED
+        # click has made an Abort of it, with the interrupt as its cause
+        told = next((e for e in (stopped, stopped.__cause__) if isinstance(e, Interrupted)), None)
+        click.echo(f"\n{told or 'Interrupted.'}", err=True)
+        return told.exit_code if told else INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has left; nothing may be written while the interpreter closes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -58,6 +58,6 @@ def output_folder(plan: TrainPlan) -> Path:
         raise RequestError(
             "resume_from_checkpoint auto has no run to go on with.", fix="Name its folder: --output_dir FOLDER"
         )
-    if request.resume_from_checkpoint is not None:
+    if request.resume_from_checkpoint is not None and not request.resume_only_model:
         return Path(request.resume_from_checkpoint).parent
     return default_output_dir(plan, datetime.now())

@@ -188,7 +188,6 @@ TRAIN: dict[str, Meaning] = {
     "dpo_beta": unsupported(_SFT_ONLY),
     "kto_chosen_weight": unsupported(_SFT_ONLY),
     "auto_resume_from_checkpoints": switch(true={"resume_from_checkpoint": "auto"}),
-    "resume_only_model": unsupported("Leave it out: a resumed run goes on with its optimizer."),
     "evals_per_epoch": _per_epoch("eval_strategy", "evaluations are spread over the run; or write eval_steps"),
     "saves_per_epoch": _per_epoch("save_strategy", "checkpoints are spread over the run; or write save_steps"),
     "logging_strategy": only("steps", fix="Write logging_steps."),

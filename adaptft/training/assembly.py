@@ -16,6 +16,9 @@ from adaptft.training import adapters, checkpointing, losses, numerics
 from adaptft.training.arguments import autocast_dtype, training_arguments
 from adaptft.training.batches import Collator, Form, boundaries
 from adaptft.training.identity import identify
+from adaptft.training.incidents import Journal
+from adaptft.training.inspection import tokenizer_of
+from adaptft.training.numbers import require_learning_rate
 from adaptft.training.rows import TrainingRows
 from adaptft.training.trainer import SupervisedTrainer
 
@@ -30,13 +33,18 @@ def build_trainer(
     *,
     resumes: bool,
     callbacks: Sequence[Any] = (),
+    journal: Journal | None = None,
 ) -> SupervisedTrainer:
     """Load and prepare the model, and set the trainer over it.
 
+    Args:
+        journal: what went wrong so far in the run that goes on.
+
     Raises:
-        TrainingError: the model is not one the plan can be carried out on.
+        TrainingError: the model is not one the plan can be carried out on, or nothing would be learned.
         MissingPackage: a package the plan needs is not installed.
     """
+    require_learning_rate(plan.decisions.optimizer.value.learning_rate)
     arguments = training_arguments(plan, output_dir, resumes=resumes, evaluates=rows.evaluation is not None)
     if plan.decisions.placement.value.data_parallel_size == 1:
         arguments._n_gpu = min(arguments.n_gpu, 1)  # transformers would wrap nn.DataParallel over all it sees
@@ -49,6 +57,8 @@ def build_trainer(
         eval_rows=rows.evaluation,
         callbacks=list(callbacks),
         identity=identify(plan, model_path, rows),
+        journal=journal or Journal(is_told=arguments.should_save),
+        decode=tokenizer_of(model_path),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -19,6 +20,7 @@ PAD_MULTIPLE = 64
 """Lengths of padded and flat batches are rounded up to this: fewer shapes, and tensor cores like them."""
 LONGEST_FLOOR = 2048
 """Documents up to this length share one bound, so that the kernel's launch seldom changes."""
+LENGTHS_AT_A_TIME = 65536
 
 
 class Rows(Dataset[Row]):
@@ -46,6 +48,13 @@ class Rows(Dataset[Row]):
         if index < 0:
             labels = np.full_like(labels, IGNORED)
         return {"input_ids": ids, "labels": labels, "position_ids": positions}
+
+    def longest(self, count: int) -> list[int]:
+        """Indices of the ``count`` rows (or all) with the most tokens, longest first."""
+        table = self._rows.with_format("arrow").select_columns(["input_ids"])
+        lengths = [pc.list_value_length(part["input_ids"]).to_numpy() for part in table.iter(LENGTHS_AT_A_TIME)]
+        order = np.argsort(np.concatenate(lengths), kind="stable")[::-1]
+        return [int(index) for index in order[:count]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,15 @@ from pathlib import Path
 
 from adaptft import artifacts
 from adaptft.artifacts import plan_text
-from adaptft.errors import OutputError
+from adaptft.errors import OutputError, RequestError
 from adaptft.plans import TrainPlan
 from adaptft.records import write_json
 from adaptft.requests import TrainRequest
-from adaptft.training.checkpoints import checkpoint_folders, drop_unfinished
+from adaptft.training.checkpoints import checkpoint_folders
 
 PLAN, REPORT, PARTIAL = "plan.json", "report.json", ".result.partial"
+STAGING = ".checkpoint.partial"
+"""A checkpoint that is being written; a killed run may leave one, which is no checkpoint."""
 TRACES = (PLAN, REPORT, artifacts.FILE_NAME)
 """Files that say that a run was here."""
 
@@ -26,6 +28,7 @@ def check(request: TrainRequest, output_dir: Path) -> None:
         OutputError: another run is in it and the request neither goes on with it nor replaces it, or it cannot be
             written.
     """
+    _require_new_folder_for_weights(request, output_dir)
     goes_on = _goes_on_there(request.resume_from_checkpoint, output_dir)
     replaces = request.overwrite_output_dir and request.resume_from_checkpoint is None
     if traces_of_run(output_dir) and not goes_on and not replaces:
@@ -39,6 +42,28 @@ def check(request: TrainRequest, output_dir: Path) -> None:
         raise OutputError(
             f"Cannot write to {output_dir}: {existing} is {'read-only' if existing.is_dir() else 'a file'}.",
             fix="Choose another --output_dir.",
+        )
+
+
+def _require_new_folder_for_weights(request: TrainRequest, output_dir: Path) -> None:
+    """A run that begins with a checkpoint's weights is a new one; its checkpoints would mix with the old run's.
+
+    Raises:
+        RequestError: it has no checkpoint to begin with.
+        OutputError: it would lie in the old run's folder.
+    """
+    if not request.resume_only_model:
+        return
+    checkpoint = request.resume_from_checkpoint
+    if checkpoint is None or checkpoint == "auto":
+        raise RequestError(
+            "resume_only_model begins a new run with a checkpoint's weights, and nothing says which.",
+            fix="Name one: --resume_from_checkpoint FOLDER/checkpoint-STEP, and another --output_dir.",
+        )
+    if _goes_on_there(checkpoint, output_dir):
+        raise OutputError(
+            f"{output_dir} holds the run that {Path(checkpoint).name} is of; its weights alone begin a new run.",
+            fix="Choose another --output_dir, or leave --resume_only_model out to go on with this run.",
         )
 
 
@@ -57,14 +82,20 @@ def claim(plan: TrainPlan, output_dir: Path) -> None:
     if plan.request.overwrite_output_dir and plan.request.resume_from_checkpoint is None:
         _remove_run(output_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
+    drop_unfinished(output_dir)
     if not traces_of_run(output_dir):
         write_json(output_dir / PLAN, plan_text(plan))
+
+
+def drop_unfinished(output_dir: Path) -> None:
+    """Delete what was being written when a run stopped or was killed."""
+    for name in (STAGING, PARTIAL):
+        shutil.rmtree(output_dir / name, ignore_errors=True)
 
 
 def release(output_dir: Path) -> None:
     """After a run that stopped: leave nothing half; before its first checkpoint, take back what claims the folder."""
     drop_unfinished(output_dir)
-    shutil.rmtree(output_dir / PARTIAL, ignore_errors=True)
     if not checkpoint_folders(output_dir) and not (output_dir / artifacts.FILE_NAME).exists():
         _remove_run(output_dir)
         if output_dir.is_dir() and not any(output_dir.iterdir()):
@@ -86,7 +117,7 @@ def _remove_run(output_dir: Path) -> None:
 
 
 def _results(output_dir: Path) -> list[Path]:
-    patterns = ("adapter_*", "model*.safetensors*", "config.json", "README.md", "runs", PARTIAL)
+    patterns = ("adapter_*", "model*.safetensors*", "config.json", "README.md", "runs", "bad-steps", PARTIAL, STAGING)
     return [path for pattern in patterns for path in output_dir.glob(pattern)]
 
 

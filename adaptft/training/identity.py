@@ -23,6 +23,21 @@ DECAYING = ("cosine", "linear")
 READING = ("seed", "dataset", "split_dataset_ratio", "system", "train_on_prompt", "mask_history", "model")
 """What explains that the rows are others."""
 
+SAFE = frozenset(
+    {
+        "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "max_grad_norm", "lr_scheduler_type",
+        "warmup_steps", "max_steps", "lora_dropout", "val_dataset",
+    }
+)  # fmt: skip
+"""What may change on the way, if one wants it so: the same weights learn the same rows in another manner."""
+SHAPING = frozenset(
+    {
+        "model", "model_fingerprint", "train_type", "lora_rank", "lora_alpha", "target_modules", "modules_to_save",
+        "use_rslora", "use_dora",
+    }
+)  # fmt: skip
+"""What decides which weights there are and what they mean."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIdentity:
@@ -138,20 +153,47 @@ def differences(before: RunIdentity, now: RunIdentity) -> tuple[str, ...]:
     return tuple(f.name for f in dataclasses.fields(now) if f.name in names)
 
 
-def require_same_run(folder: Path, before: RunIdentity, now: RunIdentity) -> None:
+def require_same_run(folder: Path, before: RunIdentity, now: RunIdentity, *, anyway: bool = False) -> str:
     """Refuse to go on from the checkpoint in ``folder`` with another run.
+
+    Args:
+        anyway: go on where the differences are ``SAFE`` ones.
+
+    Returns:
+        What differs all the same, in words; empty where nothing does.
 
     Raises:
         RequestError: names everything that differs, and the options that go on.
     """
     names = differences(before, now)
     if not names:
-        return
+        return ""
     said = "; ".join(_difference(name, before, now) for name in names)
+    if anyway and set(names) <= SAFE:
+        return said
     options = " ".join(filter(None, (_option(name, getattr(before, name)) for name in names)))
     why = " (the learning rate follows the number of steps)" if "max_steps" in names else ""
-    go_on = f"Go on with {options}, or start" if options else "Start"
-    raise RequestError(f"{folder} is of another run: {said}.", fix=f"{go_on} a new run in another --output_dir{why}.")
+    ways = [f"Go on with {options}"] if options else []
+    ways += ["go on all the same with --resume_anyway true"] if set(names) <= SAFE else []
+    ways += ["start a new run in another --output_dir"]
+    fix = ", or ".join(ways)
+    raise RequestError(f"{folder} is of another run: {said}.", fix=f"{fix[0].upper()}{fix[1:]}{why}.")
+
+
+def require_same_weights(folder: Path, before: RunIdentity, now: RunIdentity) -> None:
+    """Refuse to begin with the weights in ``folder`` where they are not weights of this plan's model and adapters.
+
+    Raises:
+        RequestError: names what differs.
+    """
+    names = [name for name in differences(before, now) if name in SHAPING]
+    if names:
+        said = "; ".join(_difference(name, before, now) for name in names)
+        options = " ".join(filter(None, (_option(name, getattr(before, name)) for name in names)))
+        raise RequestError(
+            f"The weights in {folder} do not fit this plan: {said}.",
+            fix=f"Use {options}." if options else "Use the model that they were trained on.",
+        )
 
 
 def _difference(name: str, before: RunIdentity, now: RunIdentity) -> str:

@@ -46,8 +46,13 @@ class Clock:
         return float(begin.elapsed_time(end) / 1000 if self._on_gpu else end - begin)
 
 
-def to_host(value: Tensor) -> Tensor:
-    """A copy of ``value`` on the host, queued behind the device's work; read it after a later mark has passed."""
+def to_host(value: Any) -> Any:
+    """A copy of ``value`` on the host, queued behind the device's work; read it after a later mark has passed.
+
+    What is no tensor is there already.
+    """
+    if not torch.is_tensor(value):
+        return value
     if value.device.type != "cuda":
         return value.detach().clone()
     target = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
@@ -67,7 +72,11 @@ class PendingStep:
     begin: Any
     end: Any
     is_logged: bool
+    stops: Tensor | int = 0
+    """Ranks that were asked to stop when the step began."""
     was_skipped: bool = False
+    window: list[dict[str, Any]] = field(default_factory=list)
+    """The step's micro-batches, to be written down where its numbers are none."""
 
 
 @dataclass(slots=True)
@@ -76,10 +85,19 @@ class Counters:
 
     input_wait_seconds: float = 0.0
     step_seconds: float = 0.0
-    overflows: int = 0
     tokens_of_step: Tensor | int = 0
+    stops_of_step: Tensor | int = 0
+    is_stop_wished: bool = False
+    saved_step: int | None = None
     first_step_seconds: float | None = None
     pending: list[PendingStep] = field(default_factory=list)
+
+    def count(self, seconds: float, *, stops: int) -> None:
+        """Add a step that is done."""
+        self.step_seconds += seconds
+        self.is_stop_wished |= stops > 0
+        if self.first_step_seconds is None:
+            self.first_step_seconds = seconds
 
 
 def steps_from_history(history: list[dict[str, Any]]) -> tuple[StepMetrics, ...]:

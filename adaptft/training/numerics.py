@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
+from dataclasses import dataclass
+from typing import Any
 
 from adaptft.plans import Precision, TrainPlan
 
@@ -59,3 +62,38 @@ def set_seed(seed: int) -> None:
     from transformers import set_seed as seed_everything
 
     seed_everything(seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomState:
+    """Where all random generators stand: Python's, NumPy's, torch's on the host and on this process's GPU."""
+
+    python: Any
+    numpy: Any
+    torch: Any
+    cuda: Any
+
+
+def random_state() -> RandomState:
+    """The state now; on a GPU it is kept on the host, so that nothing waits for the device."""
+    import numpy
+    import torch
+
+    return RandomState(
+        python=random.getstate(),
+        numpy=numpy.random.get_state(),
+        torch=torch.get_rng_state(),
+        cuda=torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,  # type: ignore[no-untyped-call]
+    )
+
+
+def set_random_state(state: RandomState) -> None:
+    """Go back to ``state``."""
+    import numpy
+    import torch
+
+    random.setstate(state.python)
+    numpy.random.set_state(state.numpy)
+    torch.set_rng_state(state.torch)
+    if state.cuda is not None:
+        torch.cuda.set_rng_state(state.cuda)

@@ -1,38 +1,15 @@
-"""What stops a run, in two lines. Going on after it (smaller micro-batch, skipped step) has its place here too."""
+"""What stops a run, in two lines. ``stepping``, ``numbers`` and ``keeping`` go on where that is possible."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from adaptft.errors import TrainingError
 from adaptft.plans import TrainPlan
+from adaptft.training.arguments import uses_gpu
 from adaptft.units import format_bytes
-
-
-def check_step(step: int, loss: float, gradient_norm: float | None, *, skipped: bool, is_first: bool) -> None:
-    """Look at the numbers of one step.
-
-    Raises:
-        TrainingError: the loss or the gradient is not a number (an FP16 step that the loss scaler skipped is none of
-            these), or the first loss is exactly zero.
-    """
-    if not math.isfinite(loss):
-        raise TrainingError(
-            f"The loss of step {step} is {loss}.",
-            fix="Likely causes: a learning rate too high (halve it), float16 where bfloat16 is possible, broken rows.",
-        )
-    if gradient_norm is not None and not math.isfinite(gradient_norm) and not skipped:
-        raise TrainingError(
-            f"The gradient of step {step} is {gradient_norm} while its loss is {loss:.4f}.",
-            fix="Likely causes: a learning rate too high (halve it), or rows with extreme content in that step.",
-        )
-    if is_first and loss == 0.0:
-        raise TrainingError(
-            "The loss of the first step is exactly 0: nothing in its rows is trained.",
-            fix="Look at the printed sample and its loss mask; check the answers' column, or use --train_on_prompt.",
-        )
 
 
 def require_trained_tokens(num_trained: int) -> None:
@@ -48,37 +25,52 @@ def require_trained_tokens(num_trained: int) -> None:
         )
 
 
-def _gpu_memory() -> tuple[int, int]:
-    import torch
+def free_memory(plan: TrainPlan) -> tuple[int, int]:
+    """Free and total bytes of what the plan trains on: the GPU, or the host."""
+    if uses_gpu(plan):
+        import torch
 
-    return torch.cuda.mem_get_info()
+        return torch.cuda.mem_get_info()
+    import psutil
+
+    host = psutil.virtual_memory()
+    return host.available, host.total
 
 
 @contextmanager
-def explained(plan: TrainPlan, free_memory: Callable[[], tuple[int, int]] = _gpu_memory) -> Iterator[None]:
-    """Turn the GPU's running out of memory into what was planned, what there is, and the way out.
+def explained(
+    plan: TrainPlan, output_dir: Path, free: Callable[[TrainPlan], tuple[int, int]] = free_memory
+) -> Iterator[None]:
+    """Turn what memory and disk refuse into what was planned, what there is, what is kept, and the way out.
 
     Args:
-        free_memory: gives free and total bytes of the device.
+        free: gives free and total bytes of the device.
 
     Raises:
-        TrainingError: torch ran out of GPU memory.
+        TrainingError: torch ran out of memory.
+        OutputError: the output folder cannot be written.
     """
-    import torch
+    from adaptft.training.disk_faults import disk_fault, fault_number
+    from adaptft.training.stepping import is_out_of_memory
 
     try:
         yield
-    except torch.OutOfMemoryError as cause:
-        free, total = free_memory()
-        raise out_of_memory(plan, free_bytes=free, total_bytes=total) from cause
+    except (OSError, RuntimeError) as cause:
+        if is_out_of_memory(cause):
+            raise out_of_memory(plan, free(plan)) from cause
+        number = fault_number(cause, output_dir)
+        if number is None:
+            raise
+        raise disk_fault(number, output_dir) from cause
 
 
-def out_of_memory(plan: TrainPlan, *, free_bytes: int, total_bytes: int) -> TrainingError:
-    """The error for a GPU out of memory; its way out keeps the global batch."""
+def out_of_memory(plan: TrainPlan, memory: tuple[int, int]) -> TrainingError:
+    """The error for a device with ``memory`` (free, total) that ran out of it; its way out keeps the global batch."""
     batch = plan.decisions.batch.value
+    free_bytes, total_bytes = memory
     found = (
-        f"The GPU ran out of memory: {format_bytes(plan.memory.peak_bytes)} were predicted, "
-        f"{format_bytes(free_bytes)} of {format_bytes(total_bytes)} are free."
+        f"The {'GPU' if uses_gpu(plan) else 'host'} ran out of memory: {format_bytes(plan.memory.peak_bytes)} were "
+        f"predicted, {format_bytes(free_bytes)} of {format_bytes(total_bytes)} are free."
     )
     if batch.micro_batch_size > 1:
         return TrainingError(

@@ -9,19 +9,23 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from accelerate.utils.memory import clear_device_cache
+
 from adaptft import models
 from adaptft.artifacts import FILE_NAME
 from adaptft.errors import TrainingError
 from adaptft.plans import TrainPlan
 from adaptft.records import read_json
 from adaptft.reports import RunReport
-from adaptft.training import folders, metrics, numerics, recovery, results
+from adaptft.training import folders, interruption, metrics, numerics, recovery, results, resuming
 from adaptft.training.adapters import count_parameters, tensor_bytes
 from adaptft.training.arguments import training_arguments, uses_gpu
 from adaptft.training.assembly import build_trainer
-from adaptft.training.checkpoints import find_checkpoint, read_seal
-from adaptft.training.identity import RunIdentity, identify, require_same_run
+from adaptft.training.checkpoints import read_seal
+from adaptft.training.identity import identify
+from adaptft.training.numbers import RollBack
 from adaptft.training.progress import ProgressReport
+from adaptft.training.resuming import Start
 from adaptft.training.rows import TrainingRows, prepare_rows
 from adaptft.units import format_count
 
@@ -37,29 +41,40 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
     """
     begin = time.monotonic()
     numerics.set_up(plan)
-    checkpoint, notes = find_checkpoint(plan, output_dir)
+    start = resuming.starting_point(plan, output_dir)
     request = plan.request
     base = models.locate(
         request.model, hub=request.hub, revision=request.revision, trust_remote_code=request.trust_remote_code
     )
-    process = training_arguments(plan, output_dir, resumes=checkpoint is not None, evaluates=False)
+    process = training_arguments(plan, output_dir, resumes=start.resumes, evaluates=False)
     with process.main_process_first(desc="tokenising"):
         rows = prepare_rows(plan, models.load_tokenizer(base.path))
-    if checkpoint is not None:
-        finished = _finished(checkpoint, output_dir, identify(plan, base.path, rows))
-        if finished is not None:
-            return finished
+    identity = identify(plan, base.path, rows)
+    journal = resuming.accept(start, identity, plan.request, is_told=process.should_save)
+    if (finished := _finished(start.checkpoint, output_dir, identity.max_steps)) is not None:
+        return finished
     memory = metrics.PeakMemory(on_gpu=True) if uses_gpu(plan) else None
-    with _released_on_failure(process, output_dir), recovery.explained(plan), closing(ProgressReport()) as progress:
-        trainer = build_trainer(plan, output_dir, base.path, rows, resumes=checkpoint is not None, callbacks=[progress])
-        if memory is None:
-            memory = metrics.PeakMemory(on_gpu=False, model_bytes=tensor_bytes(trainer.model))
-        if trainer.args.save_strategy != "no":
-            trainer.keeper.require_space(trainer.model)
-        if process.should_save:
-            folders.claim(plan, output_dir)
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        notes = (*notes, *rows.notes, *_notes(plan, trainer, checkpoint))
+    notes = (*start.notes, *rows.notes)
+    with (
+        _released_on_failure(process, output_dir),
+        recovery.explained(plan, output_dir),
+        closing(ProgressReport()) as progress,
+    ):
+        while True:
+            trainer = build_trainer(
+                plan, output_dir, base.path, rows, resumes=start.resumes, callbacks=[progress], journal=journal
+            )
+            memory = memory or metrics.PeakMemory(on_gpu=False, model_bytes=tensor_bytes(trainer.model))
+            if process.should_save:
+                folders.claim(plan, output_dir)
+            try:
+                _train(trainer, start)
+                break
+            except RollBack as cause:
+                start = resuming.go_back(trainer, output_dir, cause)
+            del trainer
+            clear_device_cache(garbage_collection=True)
+        notes = (*notes, *_notes(plan, trainer, start))
         report = make_report(plan, trainer, rows, memory, seconds=time.monotonic() - begin, notes=notes)
         if process.should_save:
             results.write_result(plan, report, trainer.accelerator.unwrap_model(trainer.model), base, output_dir)
@@ -67,15 +82,27 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
     return report
 
 
-def _finished(checkpoint: Path, output_dir: Path, now: RunIdentity) -> RunReport | None:
-    """The report of the run in ``output_dir`` where its last step is done and its result written; else None.
+def _train(trainer: SupervisedTrainer, start: Start) -> None:
+    """Take all steps from ``start`` on.
 
     Raises:
-        RequestError: the checkpoint is of another run than ``now``.
+        KeyboardInterrupt: a signal ended the run before its last step.
     """
-    seal = read_seal(checkpoint)
-    require_same_run(checkpoint, seal.run, now)
-    if seal.step < now.max_steps or not (output_dir / FILE_NAME).exists():
+    if trainer.args.save_strategy != "no":
+        trainer.keeper.require_space(trainer.model)
+    if start.weights is not None:
+        trainer._load_from_checkpoint(str(start.weights))
+    with interruption.finishing_steps():
+        trainer.train(resume_from_checkpoint=None if start.checkpoint is None else str(start.checkpoint))
+    if trainer.was_stopped:
+        raise KeyboardInterrupt
+
+
+def _finished(checkpoint: Path | None, output_dir: Path, max_steps: int) -> RunReport | None:
+    """The report of the run in ``output_dir`` where its last step is done and its result written; else None."""
+    if checkpoint is None or not (output_dir / FILE_NAME).exists():
+        return None
+    if read_seal(checkpoint).step < max_steps:
         return None
     report = read_json(
         RunReport, output_dir / folders.REPORT, error=TrainingError, what="run report",
@@ -122,18 +149,24 @@ def make_report(
         data=rows.report,
         versions=results.versions(),
         notes=notes,
+        incidents=trainer.journal.state.incidents,
+        overflowed_steps=trainer.journal.state.overflows,
     )
 
 
-def _notes(plan: TrainPlan, trainer: SupervisedTrainer, checkpoint: Path | None) -> tuple[str, ...]:
+def _notes(plan: TrainPlan, trainer: SupervisedTrainer, start: Start) -> tuple[str, ...]:
     count = count_parameters(trainer.model)
     notes = [f"{format_count(count.trained)} of {format_count(count.total)} parameters trained ({count.share:.2%})."]
-    if checkpoint is not None:
-        notes.append(f"Went on from {checkpoint}.")
+    if start.checkpoint is not None:
+        notes.append(f"Went on from {start.checkpoint}.")
+    elif start.weights is not None:
+        notes.append(f"Began at step 0 with the weights of {start.weights}, a new optimizer and the whole schedule.")
     elif plan.request.resume_from_checkpoint == "auto":
         notes.append("There was no whole checkpoint to go on from: started anew.")
-    if trainer.counters.overflows:
-        notes.append(f"{trainer.counters.overflows} FP16 steps overflowed and were skipped by the loss scaler.")
+    state = trainer.journal.state
+    notes += [f"Step {incident.step}: {incident.said}" for incident in state.incidents]
+    if state.overflows:
+        notes.append(f"{state.overflows} FP16 steps overflowed and were skipped by the loss scaler.")
     planned = plan.decisions.schedule.value.max_steps
     if planned and trainer.state.max_steps != planned:
         notes.append(f"{trainer.state.max_steps} steps where the plan estimated {planned}: the rows are known now.")

@@ -28,6 +28,26 @@ def factor(step: int, warmup_steps: int, total: int, kind: str) -> float:
     return 1.0 - done if kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
 
 
-def scheduler(optimizer: Any, warmup_steps: int, total: int, kind: str) -> LambdaLR:
-    """``factor`` on every parameter group of ``optimizer``; its state is a step count, as in any checkpoint."""
-    return LambdaLR(optimizer, partial(factor, warmup_steps=warmup_steps, total=total, kind=kind))
+def scheduler(optimizer: Any, warmup_steps: int, total: int, kind: str, scale: float = 1.0) -> LambdaLR:
+    """``factor`` times ``scale`` on every parameter group; its state is a step count, as in any checkpoint."""
+    return LambdaLR(optimizer, partial(_scaled, warmup_steps=warmup_steps, total=total, kind=kind, scale=scale))
+
+
+def _scaled(step: int, warmup_steps: int, total: int, kind: str, scale: float) -> float:
+    return scale * factor(step, warmup_steps, total, kind)
+
+
+def planned_numbers(optimizer: Any) -> list[dict[str, Any]]:
+    """What the plan says of each parameter group, before a checkpoint's optimizer is loaded over it."""
+    return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+
+
+def set_planned(optimizer: Any, rates: LambdaLR, planned: list[dict[str, Any]]) -> None:
+    """Have a loaded optimizer follow the plan: its rate at the step where ``rates`` stands, its decay and betas.
+
+    Of the run that the checkpoint is of these are the same numbers.
+    """
+    rates.base_lrs = [group["initial_lr"] for group in planned]
+    for group, numbers, peak, at in zip(optimizer.param_groups, planned, rates.base_lrs, rates.lr_lambdas, strict=True):
+        group.update(numbers | {"lr": peak * at(rates.last_epoch)})
+    rates._last_lr = [group["lr"] for group in optimizer.param_groups]

@@ -7,10 +7,9 @@ loss) or is not exact (mean of means).
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +19,40 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from adaptft.plans import TrainPlan
-from adaptft.training import recovery, schedules
+from adaptft.training import interruption, recovery
 from adaptft.training.adapters import trained_parameters
 from adaptft.training.batches import Collator, EpochLoader, MicroBatches, Rows, loader
-from adaptft.training.checkpoints import CheckpointKeeper
+from adaptft.training.checkpointing import has_dropout
 from adaptft.training.identity import RunIdentity
-from adaptft.training.metrics import Clock, Counters, PendingStep, to_host
+from adaptft.training.incidents import Journal
+from adaptft.training.keeping import CheckpointKeeper
+from adaptft.training.logged_steps import LoggedSteps
+from adaptft.training.metrics import Clock, Counters, to_host
+from adaptft.training.numbers import NumberWatch
+from adaptft.training.parts import Batch
+from adaptft.training.resumable import Resumable
+from adaptft.training.stepping import Field, Steps
 
-Batch = dict[str, Any]
 COUNTS = ("num_tokens", "num_trained")
 GPU_LOADER_WORKERS = 2
 
 
-class PlannedTrainer:
+class PlannedTrainer(LoggedSteps, Resumable):
     """Mixin over ``transformers.Trainer``; see the module."""
 
     plan: TrainPlan
-    keeper: CheckpointKeeper
     collator: Collator
+    trained: list[nn.Parameter]
+    keeper: CheckpointKeeper
+    journal: Journal
+    watch: NumberWatch
+    steps: Steps
+    eval_steps: Steps
+    clock: Clock
+    counters: Counters
+    decode: Callable[[list[int]], str] | None
+    was_stopped: bool
+    """True where a signal ended the run before its last step."""
 
     # ---- batches
 
@@ -57,17 +72,19 @@ class PlannedTrainer:
         begin = time.perf_counter()
         window = [batch for _, batch in zip(range(num_batches), epoch_iterator, strict=False)]
         self.counters.input_wait_seconds += time.perf_counter() - begin
-        tokens, trained = self._over_ranks(*(sum(batch[name] for batch in window) for name in COUNTS))
-        self.counters.tokens_of_step = to_host(tokens) if torch.is_tensor(tokens) else tokens
-        return window, trained
+        counts = (sum(batch[name] for batch in window) for name in COUNTS)
+        tokens, trained, stops = self._over_ranks(*counts, int(interruption.requested()))
+        self.counters.tokens_of_step, self.counters.stops_of_step = to_host(tokens), to_host(stops)
+        self.steps.begin(self.state.global_step + 1)
+        return window, trained.clamp(min=1) if torch.is_tensor(trained) else max(trained, 1)
 
-    def _over_ranks(self: Any, num_tokens: int, num_trained: int) -> tuple[Tensor | int, Tensor | int]:
-        """Both summed over the ranks, the second at least 1; between ranks they stay on the device, unread."""
+    def _over_ranks(self: Any, *counts: int) -> Sequence[Tensor | int]:
+        """Each summed over the ranks; between ranks they stay on the device, unread."""
         if self.args.world_size <= 1:
-            return num_tokens, max(num_trained, 1)
-        totals = torch.tensor([num_tokens, num_trained], device=self.args.device)
+            return counts
+        totals = torch.tensor(counts, device=self.args.device)
         torch.distributed.all_reduce(totals)
-        return totals[0], totals[1].clamp(min=1)
+        return totals.unbind()
 
     def _prepare_inputs(self: Any, inputs: Batch) -> Batch:
         return {
@@ -79,12 +96,23 @@ class PlannedTrainer:
     # ---- a micro-batch
 
     def training_step(self: Any, model: nn.Module, inputs: Batch, num_items_in_batch: Any = None) -> Tensor:
-        """Forward and backward of one micro-batch; returns its share of the step's loss, on the device."""
+        """Forward and backward of one micro-batch, in so many parts as memory demands.
+
+        Returns its share of the step's loss, on the device.
+        """
         if not model.training:
             model.train()
-        loss: Tensor = self.compute_loss(model, self._prepare_inputs(inputs), num_items_in_batch=num_items_in_batch)
-        self.accelerator.backward(loss)
-        return loss.detach()
+
+        def run(part: Batch, *, is_last: bool) -> Tensor:
+            with nullcontext() if is_last else self.accelerator.no_sync(model):
+                loss: Tensor = self.compute_loss(
+                    model, self._prepare_inputs(part), num_items_in_batch=num_items_in_batch
+                )
+                self.accelerator.backward(loss)
+            return loss.detach()
+
+        loss: Tensor = self.steps.take(inputs, run, model.zero_grad)
+        return loss
 
     def compute_loss(
         self: Any, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -98,24 +126,7 @@ class PlannedTrainer:
         """Not counted: transformers' count walks all parameters for every micro-batch. The plan knows the FLOPs."""
         return 0
 
-    def _clip_grad_norm(self: Any, model: nn.Module) -> Any:
-        return self.accelerator.clip_grad_norm_(self.trained, self.args.max_grad_norm)
-
-    def _get_grad_norm(self: Any, model: nn.Module, grad_norm: Any = None) -> Any:
-        return self.accelerator.clip_grad_norm_(self.trained, math.inf) if grad_norm is None else grad_norm
-
     # ---- a step
-
-    def create_scheduler(self: Any, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The planned learning rate over ``num_training_steps``; its first step is never 0."""
-        if self.lr_scheduler is None:
-            planned = self.plan.decisions.optimizer.value
-            self.lr_scheduler = schedules.scheduler(
-                self.optimizer if optimizer is None else optimizer,
-                planned.warmup_steps, num_training_steps, planned.lr_scheduler_type,
-            )  # fmt: skip
-            self._created_lr_scheduler = True
-        return self.lr_scheduler
 
     def _run_epoch(self: Any, **state: Any) -> None:
         """As transformers', which would take a step too many where a checkpoint holds the last one."""
@@ -124,131 +135,50 @@ class PlannedTrainer:
             return
         super()._run_epoch(**state)  # type: ignore[misc]
 
-    def _maybe_log_save_evaluate(
-        self: Any, tr_loss: Tensor, grad_norm: Any, model: Any, trial: Any, epoch: float, ignore_keys_for_eval: Any,
-        start_time: float, learning_rate: float | None = None,
-    ) -> None:  # fmt: skip
-        if self.state.global_step > self._globalstep_last_logged:
-            self._globalstep_last_logged = self.state.global_step
-            self.counters.pending.append(self._pending_step(tr_loss, grad_norm, learning_rate))
-            tr_loss.zero_()
-            self.control.should_log = False
-        interrupts = self.control.should_evaluate or self.control.should_save or self.control.should_training_stop
-        self._settle(keep=1 if self.args.device.type == "cuda" and not interrupts else 0)
-        if self.control.should_evaluate:
-            self._evaluate(trial, ignore_keys_for_eval)
-        if self.control.should_save:
-            self._save_checkpoint(model, trial)
-            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
-        if interrupts:
-            self.step_begin = self.clock.mark()
-
-    def _pending_step(self: Any, tr_loss: Tensor, grad_norm: Any, learning_rate: float | None) -> PendingStep:
-        if self.args.world_size > 1:
-            torch.distributed.all_reduce(tr_loss)
-            tr_loss /= self.args.world_size
-        skipped = bool(self.accelerator.optimizer_step_was_skipped)
-        self.counters.overflows += skipped
-        begin, loss = self.step_begin, to_host(tr_loss)
-        norm = to_host(grad_norm) if torch.is_tensor(grad_norm) else grad_norm
-        self.step_begin = self.clock.mark()
-        return PendingStep(
-            step=self.state.global_step,
-            epoch=self.state.epoch,
-            loss=loss,
-            gradient_norm=norm,
-            learning_rate=self._get_learning_rate() if learning_rate is None else learning_rate,
-            num_tokens=self.counters.tokens_of_step,
-            begin=begin,
-            end=self.step_begin,
-            is_logged=self.control.should_log,
-            was_skipped=skipped,
-        )
-
-    def _settle(self: Any, keep: int) -> None:
-        """Read, check and log all pending steps but the last ``keep``."""
-        while len(self.counters.pending) > keep:
-            pending = self.counters.pending.pop(0)
-            self.clock.wait(pending.end)
-            self._log_step(pending)
-
-    def _log_step(self: Any, pending: PendingStep) -> None:
-        seconds = self.clock.seconds(pending.begin, pending.end)
-        self.counters.step_seconds += seconds
-        if self.counters.first_step_seconds is None:
-            self.counters.first_step_seconds = seconds
-        loss, num_tokens = pending.loss.item(), int(pending.num_tokens)
-        norm = None if pending.gradient_norm is None else float(pending.gradient_norm)
-        recovery.check_step(pending.step, loss, norm, skipped=pending.was_skipped, is_first=pending.step == 1)
-        self._total_loss_scalar += loss
-        logs = {
-            "loss": loss,
-            "learning_rate": pending.learning_rate,
-            "num_tokens": num_tokens,
-            "seconds": seconds,
-            "tokens_per_second": num_tokens / seconds if seconds else 0.0,
-        }
-        if norm is not None and math.isfinite(norm):
-            logs["grad_norm"] = norm
-        self.state.log_history.append({**logs, "epoch": pending.epoch, "step": pending.step})
-        if pending.is_logged:
-            with self._as_of(pending.step):
-                self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
-
-    @contextmanager
-    def _as_of(self: Any, step: int) -> Iterator[None]:
-        """Trackers file what they get under the state's step, which may be one ahead of the numbers."""
-        now, self.state.global_step = self.state.global_step, step
-        try:
-            yield
-        finally:
-            self.state.global_step = now
-
     # ---- evaluation
 
-    @torch.no_grad()
     def evaluate(
         self: Any, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Mean loss over all trained tokens of the held-out rows, in nats; each token counts the same."""
+        """Mean loss over all trained tokens of the held-out rows, in nats; each token counts the same.
+
+        Nothing where the run was asked to stop meanwhile: saving is more urgent.
+        """
         begin = time.perf_counter()
-        was_training = self.model.training
-        self.model.eval()
-        total, count = torch.zeros((), device=self.args.device), 0
-        eager = torch.compiler.set_stance("force_eager") if self.plan.decisions.compile.value.enabled else nullcontext()
-        with eager:
-            for batch in self.get_eval_dataloader(eval_dataset):
-                count += batch["num_trained"]
-                total += self.model(**self._prepare_inputs(batch))["loss"]
-        self.model.train(was_training)
+        total, count = self.evaluation_loss(self.get_eval_dataloader(eval_dataset))
+        self.step_begin = self.clock.mark()
         if self.args.world_size > 1:
             torch.distributed.all_reduce(total)
-        loss = total.item() / int(self._over_ranks(0, count)[1])
+        elif interruption.requested():
+            return {}
+        loss = total.item() / max(int(self._over_ranks(count)[0]), 1)
         metrics = {f"{metric_key_prefix}_loss": loss, f"{metric_key_prefix}_seconds": time.perf_counter() - begin}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         self.step_begin = self.clock.mark()
         return metrics
 
-    # ---- checkpoints
+    @torch.no_grad()
+    def evaluation_loss(self: Any, batches: Iterable[Batch]) -> tuple[Tensor, int]:
+        """Summed loss of ``batches`` on this rank, and how many tokens it is of."""
 
-    def _init_training_state(
-        self: Any, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, resume: Any, trial: Any
-    ) -> tuple[int, int]:
-        """As transformers', but intervals and batch size are the plan's, not those in the checkpoint."""
-        started: tuple[int, int] = super()._init_training_state(  # type: ignore[misc]
-            max_steps, num_update_steps_per_epoch, num_train_epochs, resume, trial
-        )
-        self.state.compute_steps(self.args, max_steps)
-        self.state.train_batch_size = self._train_batch_size
-        return started
+        def run(part: Batch, *, is_last: bool) -> Tensor:
+            loss: Tensor = self.model(**self._prepare_inputs(part))["loss"]
+            return loss
 
-    def _save_checkpoint(self: Any, model: nn.Module, trial: Any) -> None:
-        self.keeper.require_space(self.model)
-        super()._save_checkpoint(model, trial)  # type: ignore[misc]
-        self.accelerator.wait_for_everyone()
-        if self.args.should_save:
-            self.keeper.seal(self.state.global_step)
+        was_training = self.model.training
+        self.model.eval()
+        total, count = torch.zeros((), device=self.args.device), 0
+        eager = torch.compiler.set_stance("force_eager") if self.plan.decisions.compile.value.enabled else nullcontext()
+        with eager:
+            for batch in batches:
+                if interruption.requested() and self.args.world_size <= 1:
+                    break
+                self.eval_steps.begin(self.state.global_step)
+                count += batch["num_trained"]
+                total += self.eval_steps.take(batch, run, clear=lambda: None)
+        self.model.train(was_training)
+        return total, count
 
 
 def _loader(trainer: Any, rows: Rows, size: int, seed: int | None) -> EpochLoader:
@@ -263,18 +193,35 @@ def _loader(trainer: Any, rows: Rows, size: int, seed: int | None) -> EpochLoade
 
 
 class SupervisedTrainer(PlannedTrainer, Trainer):  # type: ignore[misc]
-    """Supervised fine-tuning of a causal language model as planned."""
+    """Supervised fine-tuning of a causal language model as planned.
+
+    Args:
+        journal: what went wrong so far in a run that goes on.
+        decode: tokens to text, for rows that are written down.
+    """
 
     def __init__(
         self, plan: TrainPlan, model: Any, arguments: TrainingArguments, *, collator: Collator, train_rows: Rows,
-        eval_rows: Rows | None, identity: RunIdentity, callbacks: list[TrainerCallback] | None = None,
+        eval_rows: Rows | None, identity: RunIdentity, journal: Journal,
+        decode: Callable[[list[int]], str] | None = None, callbacks: list[TrainerCallback] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
             model=model, args=arguments, train_dataset=train_rows, eval_dataset=eval_rows, callbacks=callbacks
         )
         self.remove_callback(PrinterCallback)
-        self.plan, self.collator = plan, collator
+        self.plan, self.collator, self.journal, self.decode = plan, collator, journal, decode
         self.trained = trained_parameters(model)
-        self.keeper = CheckpointKeeper(plan, Path(arguments.output_dir), identity)
-        self.clock, self.counters = Clock(arguments.device), Counters()
+        self.keeper = CheckpointKeeper(plan, Path(arguments.output_dir), identity, journal)
+        self.watch = NumberWatch(journal, is_fp16=arguments.fp16)
+        self.steps, self.eval_steps = self._steps("part_tokens"), self._steps("eval_part_tokens")
+        self.clock, self.counters, self.was_stopped = Clock(arguments.device), Counters(), False
         self.step_begin = self.clock.mark()
+
+    def _steps(self, field: Field) -> Steps:
+        return Steps(
+            self.journal,
+            field,
+            explain=lambda: recovery.out_of_memory(self.plan, recovery.free_memory(self.plan)),
+            has_dropout=has_dropout(self.model),
+            exchanges=lambda: bool(getattr(self.model_wrapped, "require_backward_grad_sync", False)),
+        )

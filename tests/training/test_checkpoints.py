@@ -6,7 +6,8 @@ import pytest
 from training_plans import FULL, a_plan, a_trainer, losses, packs
 
 from adaptft.errors import OutputError
-from adaptft.training.checkpoints import checkpoint_folders, damage, find_checkpoint, newest_whole, require_free_bytes
+from adaptft.training.checkpoints import checkpoint_folders, damage, find_checkpoint, newest_whole
+from adaptft.training.keeping import require_free_bytes
 
 PACKS = packs([[20 + i % 7, 30 - i % 11] for i in range(10)])
 SCHEDULE = {"max_steps": 8, "save_steps": 2}

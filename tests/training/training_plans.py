@@ -17,6 +17,7 @@ from adaptft.reports import DataReport
 from adaptft.requests import TrainRequest
 from adaptft.training.assembly import build_trainer
 from adaptft.training.batches import Rows
+from adaptft.training.incidents import Journal
 from adaptft.training.rows import TrainingRows
 from adaptft.training.trainer import SupervisedTrainer
 
@@ -122,8 +123,9 @@ def packs(groups: Sequence[Sequence[int]], prompt: int = 2, seed: int = 0) -> Da
 
 
 def a_trainer(
-    plan: TrainPlan, folder: Path, rows: Dataset, *, evaluation: Dataset | None = None, resumes: bool = False
-) -> SupervisedTrainer:
+    plan: TrainPlan, folder: Path, rows: Dataset, *, evaluation: Dataset | None = None, resumes: bool = False,
+    journal: Journal | None = None,
+) -> SupervisedTrainer:  # fmt: skip
     """A trainer over ready rows, as ``run`` builds it."""
     ready = TrainingRows(
         training=Rows(rows),
@@ -132,7 +134,7 @@ def a_trainer(
         notes=(),
     )
     folder.mkdir(parents=True, exist_ok=True)
-    return build_trainer(plan, folder, Path(plan.request.model), ready, resumes=resumes)
+    return build_trainer(plan, folder, Path(plan.request.model), ready, resumes=resumes, journal=journal)
 
 
 def losses(trainer: SupervisedTrainer) -> list[float]:
