@@ -6,14 +6,20 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from adaptft.data.detection import Dialect
 from adaptft.data.reading import counts_lines
 from adaptft.data.settings import DataSettings
 from adaptft.data.sources import Source
+from adaptft.data.tables import length_profile
 from adaptft.data.tokenising import ChunkTokens
 from adaptft.errors import DataError
 from adaptft.reports import DataReport, RejectedRows
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _NUM_FIRST_LINES = 10
 
@@ -27,6 +33,7 @@ class Tally:
     num_trained_tokens: int = 0
     longest_row_tokens: int = 0
     num_conversations: int = 0
+    lengths: list[NDArray[np.int32]] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
     rejected: dict[tuple[int, str], tuple[int, tuple[int, ...]]] = field(default_factory=dict)
 
@@ -36,12 +43,20 @@ class Tally:
         self.num_tokens += len(part.ids)
         self.num_trained_tokens += int(part.trained.sum())
         self.longest_row_tokens = max(self.longest_row_tokens, int(part.lengths.max(initial=0)))
+        self.lengths.append(part.lengths)
         self.num_conversations += part.num_conversations
         self.notes += part.notes
         for reason, number in part.rejected:
             count, first = self.rejected.get((part.source, reason), (0, ()))
             first = (*first, number) if count < _NUM_FIRST_LINES else first
             self.rejected[part.source, reason] = (count + 1, first)
+
+    @property
+    def length_profile(self) -> tuple[float, ...]:
+        """How long the rows are: see ``DatasetShape``."""
+        import numpy as np
+
+        return length_profile(np.concatenate(self.lengths)) if self.lengths else ()
 
     def report(self, sources: tuple[Source, ...], dialects: list[Dialect], settings: DataSettings) -> DataReport:
         """The counts as a report."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from adaptft.errors import ExportError, OutputError, RequestError
 from adaptft.models import LocalModel, fingerprint, locate
 from adaptft.models.bases import locate_base
 from adaptft.requests import ExportRequest
+from adaptft.writable import check_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +100,7 @@ def output_folder(request: ExportRequest, source: ExportSource) -> Path:
         raise OutputError(f"{folder} holds the model that is exported.", fix="Give another folder with --output_dir.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         _check_replaceable(folder, request)
-    parent = next(path for path in folder.absolute().parents if path.exists())
-    if not os.access(parent, os.W_OK) or not parent.is_dir():
-        raise OutputError(f"{parent} cannot be written to.", fix="Give another folder with --output_dir.")
+    check_folder(folder, option="--output_dir")
     return folder
 
 

@@ -15,6 +15,7 @@ from adaptft.models.catalog import nearest
 from adaptft.records import read_object
 from adaptft.requests import Hub
 from adaptft.units import format_bytes
+from adaptft.writable import check_folder
 
 _TEXT_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "LICENSE*", "README.md"]
 _WEIGHTS = ["*.safetensors"]
@@ -74,7 +75,7 @@ def _check_space(repo: str, wanted: dict[str, Any]) -> None:
     Raises:
         OutputError: it does not fit.
     """
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import DryRunError
 
     try:
@@ -82,6 +83,8 @@ def _check_space(repo: str, wanted: dict[str, Any]) -> None:
     except DryRunError:  # the hub cannot be reached: the download itself takes the cache or says so
         return
     needed = sum(file.file_size or 0 for file in files if file.will_download)
+    if needed:
+        check_folder(Path(constants.HF_HUB_CACHE), option="HF_HOME")
     if needed > _free_bytes():
         raise OutputError(
             f"{repo} needs {format_bytes(needed)}; the disk of the download cache has {format_bytes(_free_bytes())}.",

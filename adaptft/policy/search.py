@@ -197,7 +197,7 @@ def _candidate(
         schedule=schedule,
         compile=kernels.choose_compile(setting.gpu, model, setting.machine.software, request),
     )
-    work = Workload(model=model, decisions=decisions, targets=targets, row_tokens=_row_tokens(setting.dataset))
+    work = Workload(model=model, decisions=decisions, targets=targets, dataset=setting.dataset)
     memory = estimate_memory(work, setting.capacity_bytes, on_gpu=setting.gpu is not None)
     checkpointing = _checkpointing_decision(setting, layers, fitting=fits(memory))
     return Candidate(
@@ -205,10 +205,6 @@ def _candidate(
         memory=memory,
         speed=estimate_speed(work, setting.machine, setting.gpu, schedule.value.max_steps),
     )
-
-
-def _row_tokens(dataset: DatasetShape) -> float | None:
-    return None if dataset.assumed else dataset.mean_row_tokens
 
 
 def _batch_decision(setting: Setting, batch: Batch) -> Decision[Batch]:

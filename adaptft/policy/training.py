@@ -126,7 +126,8 @@ def _device_warnings(setting: Setting, chosen: Candidate) -> Iterator[str]:
     software, gpu = setting.machine.software, setting.gpu
     if gpu is None:
         batch, steps = chosen.decisions.batch.value, chosen.decisions.schedule.value.max_steps
-        tokens = batch.global_batch_size * batch.max_length * steps
+        row_tokens = batch.max_length if batch.packing else min(batch.max_length, setting.dataset.mean_row_tokens)
+        tokens = batch.global_batch_size * row_tokens * steps
         work = training_flops(setting.model, chosen.decisions.method.value.train_type) * tokens
         if work > LONG_ON_CPU_FLOPS and chosen.fits:
             hours = work / ASSUMED_CPU_FLOPS / 3600
