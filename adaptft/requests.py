@@ -63,6 +63,9 @@ class TrainRequest:
     max_bad_rows: float = option(0.01, group=DATA, help="Stop when a larger share of the rows is unusable.")
     dataset_num_proc: int | None = option(None, group=DATA, help="Processes that tokenise.")
 
+    adapters: str | None = option(
+        None, group=ADAPTER, help="Adapter folder to begin with: its weights, rank, alpha and targets."
+    )
     lora_rank: int | None = option(None, group=ADAPTER, help="Rank of the adapters.")
     lora_alpha: float | None = option(None, group=ADAPTER, help="Scale of the adapters, times the rank.")
     lora_dropout: float | None = option(None, group=ADAPTER, help="Dropout before the adapters.")

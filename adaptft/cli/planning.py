@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +50,7 @@ def read_subject(parsed: Parsed[TrainRequest]) -> Subject:
     Raises:
         AdaptftError: the model or the data cannot be read.
     """
+    parsed = _with_adapter(parsed)
     request = parsed.request
     model = read_shape(request)
     folder = _folder_here(request)
@@ -71,7 +72,9 @@ def plan_run(parsed: Parsed[TrainRequest], machine_file: Path | None) -> Planned
         AdaptftError: as ``plan_here``, and the model cannot be fetched.
     """
     from adaptft import models
+    from adaptft.models.bases import check_base
 
+    parsed = _with_adapter(parsed)
     request = parsed.request
     machine = find_machine(machine_file, request)
     model = read_shape(request)
@@ -79,11 +82,20 @@ def plan_run(parsed: Parsed[TrainRequest], machine_file: Path | None) -> Planned
         early = plan_on(machine, Subject(parsed=parsed, model=model, dataset=estimate(sources(request), request.hub)))
         if not early.plan.fits:
             return early
-    folder = models.locate(
+    found = models.locate(
         request.model, hub=request.hub, revision=request.revision, trust_remote_code=request.trust_remote_code
-    ).path
-    tokenized = read_data(request, folder)
+    )
+    if request.adapters is not None:
+        check_base(Path(request.adapters), found)
+    tokenized = read_data(request, found.path)
     return plan_on(machine, Subject(parsed=parsed, model=model, dataset=tokenized.shape, data=tokenized))
+
+
+def _with_adapter(parsed: Parsed[TrainRequest]) -> Parsed[TrainRequest]:
+    """What the adapter that a run begins with says of rank and targets is part of the request."""
+    from adaptft.models.continuing import with_settings_of_adapter
+
+    return replace(parsed, request=with_settings_of_adapter(parsed.request))
 
 
 def render_planned(planned: Planned) -> RenderableType:

@@ -35,7 +35,7 @@ def show(renderable: RenderableType, *, stderr: bool = False) -> None:
     """Print on stdout or stderr; where that is a file or a pipe, without the blanks that fill lines up."""
     screen = console(stderr=stderr)
     if screen.is_terminal:
-        screen.print(renderable)
+        screen.print(renderable, crop=False)  # the terminal wraps commands, and copies them whole
         return
     with screen.capture() as capture:
         screen.print(renderable, crop=False)

@@ -28,7 +28,7 @@ def read_adapter(name: str, folder: Path) -> AdapterShape:
             f"{folder} holds no adapter (no {ADAPTER_CONFIG}).",
             fix="Give the folder that `adaptft train` wrote; a complete model needs no --adapters.",
         )
-    config = _read_config(folder)
+    config = read_config(folder)
     shapes, stored_rank = stored_shapes(folder)
     artifact = read_artifact(folder)
     ranks = [config["r"], *(config.get("rank_pattern") or {}).values()]
@@ -76,7 +76,12 @@ def check_shapes(adapter: AdapterShape, model: ModelShape) -> None:
             )
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
+    """PEFT's settings of the adapter in ``folder``.
+
+    Raises:
+        ModelError: they cannot be read, or are not LoRA's.
+    """
     path = folder / ADAPTER_CONFIG
     config = read_object(path, error=ModelError, fix=_COPY)
     kind = config.get("peft_type")

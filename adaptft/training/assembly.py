@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from adaptft.errors import TrainingError
+from adaptft.models.continuing import fill_adapter
 from adaptft.models.planned import load_for_training
 from adaptft.plans import DTYPE_NAMES, TrainPlan
 from adaptft.training import adapters, checkpointing, losses, numerics
@@ -67,6 +69,8 @@ def build_model(plan: TrainPlan, path: Path) -> Any:
     decisions = plan.decisions
     numerics.set_seed(plan.request.seed)  # adapters start at random: the same plan starts from the same ones
     model = adapters.prepare(load_for_training(plan, path), decisions.method.value)
+    if plan.request.adapters is not None:
+        fill_adapter(model, Path(plan.request.adapters), path, error=TrainingError)
     base = adapters.causal_lm(model)
     losses.install_loss(base, decisions.loss.value, getattr(torch, DTYPE_NAMES[decisions.precision.value.autocast]))
     if decisions.loss.value.kernel == "chunked":

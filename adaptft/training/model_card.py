@@ -31,6 +31,7 @@ def _facts(plan: TrainPlan, report: RunReport) -> list[tuple[str, str]]:
     epochs = [("Epochs", f"{schedule.num_train_epochs:.3g}, as planned")] if schedule.num_train_epochs else []
     return [
         ("Base model", request.model),
+        *([("Began with", request.adapters)] if request.adapters else []),
         ("Method", _method(decisions.method.value)),
         ("Data", ", ".join(request.dataset) or "adaptft's built-in rows"),
         ("Rows", _rows(plan, report.data)),

@@ -137,10 +137,7 @@ def make_report(
         total_seconds=seconds,
         tokens_per_second=metrics.tokens_per_second(steps),
         num_tokens=sum(step.num_tokens for step in steps),
-        peak_memory=metrics.compare(
-            plan.memory.peak_bytes if uses_gpu(plan) else None,  # on the CPU libraries count too, which no plan knows
-            memory.measured_bytes(),
-        ),
+        peak_memory=metrics.compare(plan.memory.peak_bytes, memory.measured_bytes()),
         step_seconds=metrics.compare(
             plan.speed.step_seconds if plan.speed else None, metrics.median_step_seconds(steps)
         ),
@@ -159,6 +156,8 @@ def _notes(plan: TrainPlan, trainer: SupervisedTrainer, start: Start) -> tuple[s
     notes = [f"{format_count(count.trained)} of {format_count(count.total)} parameters trained ({count.share:.2%})."]
     if start.checkpoint is not None:
         notes.append(f"Went on from {start.checkpoint}.")
+    elif plan.request.adapters is not None:
+        notes.append(f"Began with the adapter in {plan.request.adapters}.")
     elif start.weights is not None:
         notes.append(f"Began at step 0 with the weights of {start.weights}, a new optimizer and the whole schedule.")
     elif plan.request.resume_from_checkpoint == "auto":
