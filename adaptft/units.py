@@ -35,3 +35,8 @@ def format_count(count: float) -> str:
         if abs(count) >= size:
             return f"{count / size:.2f} {letter}"
     return f"{count:.0f}"
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 row``, ``1,200 rows``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

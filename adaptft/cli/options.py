@@ -74,6 +74,8 @@ class RequestCommand(ExampleCommand):
             return super().invoke(ctx)
         recipe, model = _positionals(ctx.params.pop("words"))
         options = dict(ctx.obj)
+        if model is not None and "dataset" in option_fields(self.kind) and _is_data(model):
+            raise RequestError(f"{model} is a data file, not a model.", fix=f"Did you mean --dataset {model}?")
         if model is not None:
             if "model" in options and options["model"] != model:
                 raise RequestError(
@@ -133,6 +135,15 @@ machine_option = click.option(
     "--machine", "machine_file", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help=MACHINE_HELP
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+
+
+def _is_data(word: str) -> bool:
+    """True for names such as alpaca.jsonl; models are folders, GGUF files or ids."""
+    from adaptft.data.sources import SUFFIXES
+    from adaptft.data.streams import bare_suffix
+
+    path = Path(word)
+    return bare_suffix(path) in SUFFIXES and not path.is_dir()
 
 
 def _positionals(words: tuple[str, ...]) -> tuple[Path | None, str | None]:

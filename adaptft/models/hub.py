@@ -156,6 +156,11 @@ def _not_found(repo: str, hub: str, hint: str) -> ModelError:
 
 
 def _unreachable(repo: str, hub: str, other: str) -> ModelError:
+    if (variable := optional.offline_by()) and hub == "Hugging Face":
+        return ModelError(
+            f"{variable} is set, so {hub} is not asked for {repo}, which was not downloaded before.",
+            fix=f"Run the command with {variable}=0; or without network name a model folder that is here.",
+        )
     return ModelError(
         f"{hub} cannot be reached for {repo}, which was not downloaded before and is no folder here.",
         fix=f"Try {other}; or on a machine with network run: adaptft download {repo}, copy the folder it prints, "
