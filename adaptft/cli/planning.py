@@ -22,13 +22,17 @@ if TYPE_CHECKING:
     from adaptft.policy.prices import Prices
 
 
+BUILT_IN = "No --dataset: training on the built-in GSM8K rows (grade-school arithmetic), not on data of yours."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A plan, the data as it was read (None where it was not), and notes for the user."""
+    """A plan, the data as it was read (None where it was not), what to say before all else, and notes for the user."""
 
     plan: TrainPlan
     data: TokenizedData | None
     notes: tuple[str, ...]
+    first: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,7 @@ class Subject:
     dataset: DatasetShape
     data: TokenizedData | None = None
     notes: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
 
 
 def read_subject(parsed: Parsed[TrainRequest]) -> Subject:
@@ -57,8 +62,20 @@ def read_subject(parsed: Parsed[TrainRequest]) -> Subject:
     if folder is None:
         data = estimate(sources(request), request.hub)
         return Subject(parsed=parsed, model=model, dataset=data, notes=(_when_measured(request.model),))
-    tokenized = read_data(request, folder)
-    return Subject(parsed=parsed, model=model, dataset=tokenized.shape, data=tokenized)
+    return _measured(parsed, model, folder)
+
+
+def _measured(parsed: Parsed[TrainRequest], model: ModelShape, folder: Path) -> Subject:
+    """The data read with the tokenizer in ``folder``; held-out data of its own is read too, and compared with it."""
+    from adaptft import data
+
+    request = parsed.request
+    tokenized = read_data(request, folder, sources(request))
+    first: tuple[str, ...] = ()
+    if request.val_dataset:
+        held_out = read_data(request, folder, request.val_dataset)
+        first = data.overlap_warning(tokenized.rows, held_out.rows, request.val_dataset)
+    return Subject(parsed=parsed, model=model, dataset=tokenized.shape, data=tokenized, first=first)
 
 
 def plan_run(parsed: Parsed[TrainRequest], machine_file: Path | None) -> Planned:
@@ -87,8 +104,7 @@ def plan_run(parsed: Parsed[TrainRequest], machine_file: Path | None) -> Planned
     )
     if request.adapters is not None:
         check_base(Path(request.adapters), found)
-    tokenized = read_data(request, found.path)
-    return plan_on(machine, Subject(parsed=parsed, model=model, dataset=tokenized.shape, data=tokenized))
+    return plan_on(machine, _measured(parsed, model, found.path))
 
 
 def _with_adapter(parsed: Parsed[TrainRequest]) -> Parsed[TrainRequest]:
@@ -101,11 +117,14 @@ def _with_adapter(parsed: Parsed[TrainRequest]) -> Parsed[TrainRequest]:
 def render_planned(planned: Planned) -> RenderableType:
     """The data, where it was read, and the plan page."""
     from rich.console import Group
+    from rich.padding import Padding
 
     from adaptft.cli.screens import render_data, render_plan
+    from adaptft.cli.tables import remarks
 
     data = () if planned.data is None else (render_data(planned.data),)
-    return Group(*data, render_plan(planned.plan, planned.notes))
+    first = (Padding(remarks(planned.first, mark="!"), (0, 0, 1, 0)),) if planned.first else ()
+    return Group(*first, *data, render_plan(planned.plan, planned.notes))
 
 
 def refuse_unfit(plan: TrainPlan) -> None:
@@ -144,15 +163,15 @@ def read_shape(request: TrainRequest) -> ModelShape:
     return shapes.model_shape(config, request.model)
 
 
-def read_data(request: TrainRequest, folder: Path) -> TokenizedData:
-    """The training rows, tokenised with the tokenizer in ``folder``.
+def read_data(request: TrainRequest, folder: Path, names: tuple[str, ...]) -> TokenizedData:
+    """The rows of ``names``, tokenised with the tokenizer in ``folder``.
 
     Raises:
         DataError: see ``adaptft.data.tokenize``.
     """
     from adaptft import data, models
 
-    return data.tokenize(data.training_settings(request, sources(request)), models.load_tokenizer(folder))
+    return data.tokenize(data.training_settings(request, names), models.load_tokenizer(folder))
 
 
 def sources(request: TrainRequest) -> tuple[str, ...]:
@@ -194,8 +213,10 @@ def plan_on(machine: Machine, subject: Subject, prices: Prices | None = None) ->
     if subject.data is not None:
         plan, fitting = _without_rows_that_do_not_fit(plan, subject.data, prices)
         notes += fitting
-    builtin = () if request.dataset else ("No dataset was named: the built-in GSM8K rows are taken.",)
-    return Planned(plan=plan, data=subject.data, notes=(*subject.parsed.notes, *builtin, *notes))
+    builtin = () if request.dataset else (BUILT_IN,)
+    return Planned(
+        plan=plan, data=subject.data, notes=(*subject.parsed.notes, *notes), first=(*builtin, *subject.first)
+    )
 
 
 def _without_rows_that_do_not_fit(

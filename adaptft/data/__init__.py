@@ -8,6 +8,7 @@ Tensors are made of them in ``training.batches``.
 from adaptft.data.builtin_rows import builtin
 from adaptft.data.fitting import fit, fit_rows, split
 from adaptft.data.loading import tokenize
+from adaptft.data.overlap import overlap_warning
 from adaptft.data.packing import pack
 from adaptft.data.reporting import describe_rejected, report_lines
 from adaptft.data.sample import RenderedSample, sample_lines, sample_text
@@ -21,6 +22,7 @@ __all__ = [
     "describe_rejected",
     "fit",
     "fit_rows",
+    "overlap_warning",
     "pack",
     "report_lines",
     "sample_lines",
