@@ -272,6 +272,18 @@ class TrainPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How far an export may be from its source, over trained tokens of held-out rows."""
+
+    loss_rise: float
+    """Nats a token: its e-th power is how much the perplexity may grow."""
+    divergence: float
+    """Mean KL(source || export) of the next-token distributions in nats."""
+    top1: float
+    """Share of the tokens where both find the same one likeliest, at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportPlan:
     """A complete export plan."""
 
@@ -293,6 +305,11 @@ class ExportPlan:
     max_length: int
     source_bytes: int
     predicted_bytes: int
+    bits_per_weight: float
+    """Of the compressed layers, their scales and zero points counted; 16 where nothing is compressed."""
+    limits: Limits
+    predicted_seconds: float | None
+    """None for machines where no export was measured yet."""
     servable_on: str
     """Which GPUs can serve the format, in words."""
     reasons: dict[str, str] = field(default_factory=dict)

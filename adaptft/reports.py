@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -120,13 +121,112 @@ class ModelScore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskScore:
+    """One metric of one task of lm-evaluation-harness for one model."""
+
+    model: str
+    task: str
+    metric: str
+    value: float
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalReport:
-    """Several models on the same rows."""
+    """Several models on the same rows, or (``tasks``) on tasks of lm-evaluation-harness."""
 
     dataset: tuple[str, ...]
     scores: tuple[ModelScore, ...]
-    data: DataReport
+    data: DataReport | None
+    """None where only tasks were run."""
     notes: tuple[str, ...] = ()
+    tasks: tuple[TaskScore, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fidelity:
+    """How near a model is to its source, over the same trained tokens."""
+
+    source_loss: float
+    """Nats per trained token."""
+    loss: float
+    divergence: float
+    """Mean KL(source || model) of the next-token distributions, in nats."""
+    top1: float
+    """Share of the tokens where both find the same one likeliest."""
+    num_tokens: int
+
+    @property
+    def source_perplexity(self) -> float:
+        """e to the source's loss; infinite where that overflows."""
+        return perplexity(self.source_loss)
+
+    @property
+    def perplexity(self) -> float:
+        """e to the loss; infinite where that overflows."""
+        return perplexity(self.loss)
+
+
+def perplexity(loss: float) -> float:
+    """e to a loss in nats; infinite where that overflows."""
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateLine:
+    """One thing that an export is held against; NaN passes nothing."""
+
+    measure: str
+    source: float | None
+    """The same of the source, where there is such a thing."""
+    export: float
+    rule: Literal["at most", "at least", "exactly"]
+    limit: float
+
+    @property
+    def passes(self) -> bool:
+        """True where the export keeps the rule."""
+        if self.rule == "at most":
+            return self.export <= self.limit
+        return self.export >= self.limit if self.rule == "at least" else self.export == self.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerPair:
+    """Greedy answers of the source and of its export to one prompt."""
+
+    prompt: str
+    source: str
+    export: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateReport:
+    """The export beside the model it came from. ``was_accepted``: over a limit, and kept by --accept-loss."""
+
+    fidelity: Fidelity
+    lines: tuple[GateLine, ...]
+    answers: tuple[AnswerPair, ...]
+    rows: str
+    """Which rows, in words; whether they were held out from training."""
+    device: str
+    was_accepted: bool = False
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """The measures over their limit."""
+        return tuple(line.measure for line in self.lines if not line.passes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeReport:
+    """The merged model, not compressed yet, beside the running one: adapter unmerged, base as it was trained on."""
+
+    base: Literal["original", "dequantised"]
+    """The weights that the adapter was merged into; a QLoRA adapter has both as candidates."""
+    parity: Fidelity
+    rejected_parity: Fidelity | None = None
+    """Of the other candidate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,11 +241,13 @@ class ExportReport:
     """Of the compressed layers, their scales and zero points counted."""
     source_bytes: int
     exported_bytes: int
-    source_loss: float | None
-    exported_loss: float | None
-    checked_on: str
-    """The rows that both losses are of; rows of the training data were not held out."""
+    gate: GateReport
+    merge: MergeReport | None
+    """None where there was no adapter."""
     calibration: str
     seconds: float
+    predicted_seconds: float | None = None
+    peak_host_bytes: int | None = None
+    """Largest resident memory of the process, mapped files counted."""
     versions: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 TrainType = Literal["full", "lora", "qlora"]
 Hub = Literal["hf", "modelscope"]
-ExportFormat = Literal["merged", "fp8", "awq", "gptq", "int8"]
+ExportFormat = Literal["merged", "fp8", "fp8-block", "awq", "gptq", "int8"]
 InferBackend = Literal["vllm", "transformers"]
 
 
@@ -157,6 +157,10 @@ class EvalRequest:
         (), group=DATA, help="Files, folders or hub ids; default: the built-in test rows."
     )
     columns: str | None = option(None, group=DATA, help='JSON that renames columns: {"q": "query", "a": "response"}.')
+    tasks: tuple[str, ...] = option(
+        (), group=DATA, help="Tasks of lm-evaluation-harness instead of the loss: gsm8k, or gsm8k=FILE for local rows."
+    )
+    num_fewshot: int | None = option(None, group=DATA, help="Examples before each question; default: the task's own.")
     max_length: int | None = option(None, group=DATA, help="Tokens in a row; longer ones are left out and counted.")
     system: str | None = option(None, group=DATA, help="System prompt for rows that have none.")
     max_rows: int | None = option(None, group=DATA, help="Evaluate at most so many rows.")
@@ -169,7 +173,7 @@ class EvalRequest:
 class ExportRequest:
     """One export of a full model or of an adapter with its base."""
 
-    format: ExportFormat = option(MISSING, group=OUTPUT, help="merged, fp8, awq, gptq or int8.")
+    format: ExportFormat = option(MISSING, group=OUTPUT, help="merged, fp8, fp8-block, awq, gptq or int8.")
     model: str | None = option(None, group=MODEL, help="Alias, hub id or local folder; default: the adapter's base.")
     adapters: str | None = option(None, group=MODEL, help="Adapter folder.")
     hub: Hub | None = option(None, group=MODEL, help="Where hub ids are looked up: hf or modelscope.")
@@ -181,6 +185,10 @@ class ExportRequest:
     quant_n_samples: int | None = option(None, group=DATA, help="Calibration rows used.")
     max_length: int | None = option(None, group=DATA, help="Tokens of a calibration row.")
     group_size: int | None = option(None, group=NUMBERS, help="Weights that share a scale in 4-bit formats.")
+    for_gpu: str | None = option(None, group=MACHINE, help="GPU that will serve the export: a10, 4090, h100 ...")
+    accept_loss: bool = option(
+        False, group=OUTPUT, help="Keep an export that is further from its source than its format allows, marked."
+    )
     device: Literal["cuda", "cpu"] | None = option(None, group=MACHINE, help="Where to export.")
 
 

@@ -9,11 +9,14 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from adaptft.cli.gate_table import answers_table, gate_table, merge_words
 from adaptft.cli.tables import pairs, remarks
 from adaptft.plans import ExportPlan
 from adaptft.policy.format_table import FORMATS
 from adaptft.reports import ExportReport
 from adaptft.units import format_bytes, format_seconds
+
+_PASSED = ("Exported, loaded back, and like its source", "bold green")
 
 
 def render_export_plan(plan: ExportPlan, title: str, folder: Path, notes: Iterable[str] = ()) -> RenderableType:
@@ -35,6 +38,15 @@ def render_export_plan(plan: ExportPlan, title: str, folder: Path, notes: Iterab
         rows.append(("Calibration", f"{wanted}: {why['calibration']}"))
     if "experts" in why:
         rows.append(("Experts", why["experts"]))
+    limits = plan.limits
+    rows += [
+        (
+            "Limits",
+            f"KL at most {limits.divergence:g}, loss at most {limits.loss_rise:g} higher, the same top token in "
+            f"{limits.top1:.0%} of the cases, or the export is refused",
+        ),
+        ("Time", f"{_predicted(plan)}{why['seconds']}"),
+    ]
     rows += [("Served by", plan.servable_on), ("Folder", str(folder))]
     return _page(Text("Export plan", "bold"), rows, plan.warnings, notes)
 
@@ -45,15 +57,17 @@ def render_export_report(report: ExportReport) -> RenderableType:
         ("Folder", report.path),
         ("Size", f"{format_bytes(report.exported_bytes)} of {format_bytes(report.source_bytes)}"),
         ("Layers", f"{report.num_quantized_modules} of {report.num_linear_modules} linear layers compressed"),
-        ("Bits", f"{report.bits_per_weight:.2f} a weight in these layers, scales counted"),
-        ("Loss", _loss(report)),
         ("Calibration", report.calibration),
-        ("Time", format_seconds(report.seconds)),
+        ("Merged", merge_words(report.merge)),
+        ("Compared on", f"{report.gate.rows} ({report.gate.fidelity.num_tokens} tokens, {report.gate.device})"),
+        ("Time", _time(report)),
         ("Next", f"adaptft serve {report.path}"),
     ]
-    if not report.num_quantized_modules:
-        rows = [row for row in rows if row[0] not in ("Layers", "Bits", "Calibration")]
-    return _page(Text("Exported, and loaded back", "bold green"), rows, (), report.notes)
+    left_out = {"Layers", "Calibration"} if not report.num_quantized_modules else set()
+    left_out |= {"Merged"} if report.merge is None else set()
+    verdict = ("Exported against its limits (--accept-loss)", "bold yellow") if report.gate.was_accepted else _PASSED
+    page: list[RenderableType] = [Text(*verdict), pairs(row for row in rows if row[0] not in left_out)]
+    return _sections([*page, gate_table(report.gate), answers_table(report.gate)], (), report.notes)
 
 
 def readable_pattern(pattern: str) -> str:
@@ -61,19 +75,27 @@ def readable_pattern(pattern: str) -> str:
     return pattern.removeprefix("re:").removeprefix(r".*\.").removesuffix("$").replace("\\", "").replace("d+", "*")
 
 
-def _loss(report: ExportReport) -> str:
-    exported = "not measured" if report.exported_loss is None else f"{report.exported_loss:.4f}"
-    if report.source_loss is None or report.exported_loss is None:
-        return f"{exported} nats a token on {report.checked_on}"
-    change = report.exported_loss - report.source_loss
-    return f"{report.source_loss:.4f} -> {exported} nats a token on {report.checked_on} ({change:+.4f})"
+def _predicted(plan: ExportPlan) -> str:
+    return "" if plan.predicted_seconds is None else f"about {format_seconds(plan.predicted_seconds)} "
+
+
+def _time(report: ExportReport) -> str:
+    said = format_seconds(report.seconds)
+    if report.predicted_seconds is not None:
+        said += f" ({format_seconds(report.predicted_seconds)} predicted)"
+    if report.peak_host_bytes is not None:
+        said += f"; at most {format_bytes(report.peak_host_bytes)} of host memory"
+    return said
 
 
 def _page(
     title: Text, rows: Iterable[tuple[str, str]], warnings: Iterable[str], notes: Iterable[str]
 ) -> RenderableType:
-    warnings, notes = tuple(warnings), tuple(notes)
-    sections: list[RenderableType] = [title, pairs(rows)]
+    return _sections([title, pairs(rows)], warnings, notes)
+
+
+def _sections(parts: Iterable[RenderableType], warnings: Iterable[str], notes: Iterable[str]) -> RenderableType:
+    sections, warnings, notes = list(parts), tuple(warnings), tuple(notes)
     sections += [remarks(warnings, mark="!")] if warnings else []
     sections += [remarks(notes)] if notes else []
     return Group(*(Padding(section, (0, 0, 1, 0)) for section in sections))

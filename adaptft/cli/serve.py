@@ -29,7 +29,13 @@ KEY_VARIABLE = "ADAPTFT_API_KEY"
 @request_command(ServeRequest, example=EXAMPLE, positional="[MODEL]")
 @machine_option
 @click.option("--print", "only_print", is_flag=True, help="Print the engine's command and start nothing.")
-def command(parsed: Parsed[ServeRequest], machine_file: Path | None, only_print: bool) -> None:
+@click.option(
+    "--check",
+    "only_check",
+    is_flag=True,
+    help="Compare tokens and answers of the endpoint (running, or started for this) with training's, and end.",
+)
+def command(parsed: Parsed[ServeRequest], machine_file: Path | None, only_print: bool, only_check: bool) -> None:
     """Serve a model as an OpenAI-compatible endpoint.
 
     MODEL is an alias, a hub id, a model or export folder, or an adapter folder (its base comes along).
@@ -43,6 +49,10 @@ def command(parsed: Parsed[ServeRequest], machine_file: Path | None, only_print:
     request = replace(request, api_key=api_key)
     if machine_file is not None and not only_print:
         raise RequestError("--machine is for plans that are shown, not started.", fix="Add --print, or leave it out.")
+    if only_check and serving.served_models(serving.base_url(request.host, request.port), api_key) is not None:
+        plan = serving.plan_endpoint(request, hardware.probe(), must_start=False)
+        _check(serving.base_url(request.host, request.port), plan, api_key)
+        return
     if not only_print:
         check_port(request.host, request.port)  # before a model is fetched
     machine = hardware.read_machine(machine_file) if machine_file else hardware.probe()
@@ -55,7 +65,27 @@ def command(parsed: Parsed[ServeRequest], machine_file: Path | None, only_print:
 
         click.echo(shell_line(plan, {} if machine_file else os.environ, api_key=api_key))
         return
-    serving.serve(plan, api_key=api_key, on_ready=_say_ready, log=lambda line: click.echo(line, err=True))
+    log = _to_stderr
+    if only_check:
+        with serving.running(plan, api_key=api_key, log=log) as endpoint:
+            _check(endpoint.url, plan, api_key)
+        return
+    serving.serve(plan, api_key=api_key, on_ready=_say_ready, log=log)
+
+
+def _to_stderr(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _check(url: str, plan: ServePlan, api_key: str | None) -> None:
+    from adaptft import serving
+
+    for checked in serving.check_endpoint(url, plan, api_key=api_key, log=_to_stderr):
+        ties = f" ({checked.num_ties} part at a near tie)" if checked.num_ties else ""
+        click.echo(
+            f"{checked.name}: the tokens of {checked.num_rows} rows are those of training, and {checked.num_answers} "
+            f"greedy answers those of the model{ties}; rows: {checked.rows}"
+        )
 
 
 def _say_ready(endpoint: Endpoint) -> None:

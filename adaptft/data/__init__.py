@@ -10,12 +10,15 @@ from adaptft.data.fitting import fit, fit_rows, split
 from adaptft.data.loading import tokenize
 from adaptft.data.overlap import overlap_warning
 from adaptft.data.packing import pack
+from adaptft.data.questions import Question, questions
+from adaptft.data.rendering import read_rendering, write_rendering
 from adaptft.data.reporting import describe_rejected, report_lines
 from adaptft.data.sample import RenderedSample, sample_lines, sample_text
 from adaptft.data.settings import DataSettings, TokenizedData, training_settings
 
 __all__ = [
     "DataSettings",
+    "Question",
     "RenderedSample",
     "TokenizedData",
     "builtin",
@@ -24,10 +27,13 @@ __all__ = [
     "fit_rows",
     "overlap_warning",
     "pack",
+    "questions",
+    "read_rendering",
     "report_lines",
     "sample_lines",
     "sample_text",
     "split",
     "tokenize",
     "training_settings",
+    "write_rendering",
 ]

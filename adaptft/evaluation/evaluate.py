@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,15 @@ import torch
 from datasets import Dataset
 
 from adaptft import data, quiet
-from adaptft.errors import DataError, ModelError
-from adaptft.evaluation.scoring import Score, score
+from adaptft.errors import DataError, ModelError, RequestError
+from adaptft.evaluation.scoring import score
 from adaptft.evaluation.subjects import Subject, find_subjects, recorded_system
+from adaptft.evaluation.tasks import harness
 from adaptft.facts import Machine
 from adaptft.models import load_for_inference, load_tokenizer
 from adaptft.plans import Dtype
 from adaptft.policy.devices import Device, choose_device, inference_dtype
-from adaptft.reports import EvalReport, ModelScore
+from adaptft.reports import EvalReport, ModelScore, TaskScore
 from adaptft.requests import EvalRequest
 
 Progress = Callable[[str], None]
@@ -39,6 +41,8 @@ def evaluate(request: EvalRequest, machine: Machine, *, progress: Progress = lam
     device = choose_device(machine, request.device).value
     dtype = inference_dtype(machine, device).value
     subjects = find_subjects(request)
+    if request.tasks:
+        return _run_tasks(request, subjects, device, dtype, progress)
     tokenizer = load_tokenizer(subjects[0].path, trust_remote_code=request.trust_remote_code)
     _check_tokenizers(subjects, tokenizer)
     progress("reading the rows")
@@ -50,17 +54,35 @@ def evaluate(request: EvalRequest, machine: Machine, *, progress: Progress = lam
     return EvalReport(dataset=_sources(request), scores=tuple(scores), data=report, notes=notes)
 
 
-def score_folder(
-    path: Path,
-    adapters: Path | None,
-    rows: Dataset,
-    *,
-    device: Device,
-    dtype: Dtype,
-    batch_size: int | None = None,
-    trust_remote_code: bool = False,
-) -> Score:
-    """Load the model in ``path``, score it on ``rows`` and free its memory.
+def _run_tasks(
+    request: EvalRequest, subjects: tuple[Subject, ...], device: Device, dtype: Dtype, progress: Progress
+) -> EvalReport:
+    """All tasks for each subject, one model in memory at a time, with its own chat template."""
+    if request.dataset:
+        raise RequestError(
+            "--tasks brings its own rows, so --dataset has no place beside it.",
+            fix="Leave one of them out; rows for a task: --tasks NAME=FILE.",
+        )
+    found: list[TaskScore] = []
+    trust, batch_size = request.trust_remote_code, request.per_device_eval_batch_size
+    with harness(
+        request.tasks, num_fewshot=request.num_fewshot, limit=request.max_rows, batch_size=batch_size,
+        system=request.system if request.system is not None else recorded_system(subjects),
+    ) as ready:  # fmt: skip
+        for subject in subjects:
+            progress(f"running {', '.join(wish.name for wish in ready.wishes)} on {subject.name} ({device}, {dtype})")
+            tokenizer = load_tokenizer(subject.tokenizer_folder, trust_remote_code=trust)
+            with loaded(subject.path, subject.adapters, device=device, dtype=dtype, trust_remote_code=trust) as model:
+                found += ready.scores(model, tokenizer, subject.name)
+    sources = tuple(str(wish.data) if wish.data else wish.name for wish in ready.wishes)
+    return EvalReport(dataset=sources, scores=(), data=None, tasks=tuple(found))
+
+
+@contextmanager
+def loaded(
+    path: Path, adapters: Path | None = None, *, device: Device, dtype: Dtype, trust_remote_code: bool = False
+) -> Iterator[Any]:
+    """The model in ``path``, in memory for the block alone.
 
     Raises:
         ModelError: it does not load.
@@ -70,7 +92,7 @@ def score_folder(
     )
     try:
         with quiet.no_bars():
-            return score(model, rows, batch_size=batch_size)
+            yield model
     finally:
         del model
         gc.collect()
@@ -80,10 +102,9 @@ def score_folder(
 
 def _score(subject: Subject, rows: Dataset, request: EvalRequest, device: Device, dtype: Dtype) -> ModelScore:
     start = time.perf_counter()
-    result = score_folder(
-        subject.path, subject.adapters, rows, device=device, dtype=dtype,
-        batch_size=request.per_device_eval_batch_size, trust_remote_code=request.trust_remote_code,
-    )  # fmt: skip
+    trust = request.trust_remote_code
+    with loaded(subject.path, subject.adapters, device=device, dtype=dtype, trust_remote_code=trust) as model:
+        result = score(model, rows, batch_size=request.per_device_eval_batch_size)
     return ModelScore(
         name=subject.name,
         path=str(subject.shown_path),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from adaptft.errors import DataError
+from adaptft.reports import perplexity
 from adaptft.units import MiB
 
 LOGIT_BYTES = 256 * MiB
@@ -34,7 +34,19 @@ class Score(NamedTuple):
     @property
     def perplexity(self) -> float:
         """e to the loss; infinite where that overflows."""
-        return math.exp(self.loss) if self.loss < 700 else math.inf
+        return perplexity(self.loss)
+
+
+class NextTokens(NamedTuple):
+    """N predicted tokens: what the head sees [N, H], fp32 logits [N, V], and the tokens that follow [N]."""
+
+    hidden: Tensor
+    logits: Tensor
+    targets: Tensor
+
+    def losses(self) -> Tensor:
+        """Cross-entropy of each token in nats [N]."""
+        return functional.cross_entropy(self.logits, self.targets, reduction="none")
 
 
 class _Batch(NamedTuple):
@@ -67,21 +79,40 @@ def score(
     Raises:
         DataError: no row has a trained token.
     """
-    device = next(model.parameters()).device
     total, count = 0.0, 0
-    was_training = model.training
+    for part in next_tokens(model, rows, batch_size=batch_size, logit_bytes=logit_bytes):
+        total += part.losses().double().sum().item()
+        count += len(part.targets)
+    return Score(total / count, count)
+
+
+def next_tokens(
+    model: nn.Module,
+    rows: Sequence[dict[str, Any]],
+    *,
+    batch_size: int | None = None,
+    logit_bytes: int = LOGIT_BYTES,
+) -> Iterator[NextTokens]:
+    """What ``model`` predicts for every trained token of ``rows``, some hundred at a time.
+
+    The order depends on the rows alone, so that two models can be compared token by token.
+
+    Raises:
+        DataError: no row has a trained token.
+    """
+    device = next(model.parameters()).device
+    was_training, is_empty = model.training, True
     model.eval()
     try:
         with torch.no_grad():
             for batch in _batches(rows, batch_size, _BATCH_TOKENS.get(device.type, 2048)):
-                losses, num_tokens = _batch_loss(model, batch.to(device), logit_bytes)
-                total += losses
-                count += num_tokens
+                for part in _predictions(model, batch.to(device), logit_bytes):
+                    is_empty = False
+                    yield part
     finally:
         model.train(was_training)
-    if not count:
+    if is_empty:
         raise DataError("No row has a trained token to evaluate.", fix="Check that the rows hold answers.")
-    return Score(total / count, count)
 
 
 def _batches(rows: Sequence[dict[str, Any]], batch_size: int | None, max_tokens: int) -> Iterator[_Batch]:
@@ -115,24 +146,32 @@ def _pad(rows: list[dict[str, Any]]) -> _Batch:
     return batch
 
 
-def _batch_loss(model: nn.Module, batch: _Batch, logit_bytes: int) -> tuple[float, int]:
-    """Sum of the losses of the batch's targets, and how many there are."""
+def _predictions(model: nn.Module, batch: _Batch, logit_bytes: int) -> Iterator[NextTokens]:
     is_target = batch.targets != -100
     targets = batch.targets[is_target]
     if not len(targets):
-        return 0.0, 0
+        return
     hidden, head, config = _hidden_states(model, batch)
     hidden = hidden[is_target]
     chunk = max(1, logit_bytes // (4 * config.vocab_size))
-    losses = 0.0
     for start in range(0, len(targets), chunk):
         part = slice(start, start + chunk)
-        logits = head(hidden[part]).float()
-        for field, change in _AFTER_THE_HEAD.items():
-            if (value := getattr(config, field, None)) is not None:
-                logits = change(logits, value)
-        losses += functional.cross_entropy(logits, targets[part], reduction="none").double().sum().item()
-    return losses, len(targets)
+        yield NextTokens(hidden[part], head_logits(hidden[part], head, config), targets[part])
+
+
+def head_logits(hidden: Tensor, head: Any, config: Any) -> Tensor:
+    """fp32 logits [N, V] of what the head sees [N, H], with what some families do to them afterwards."""
+    logits: Tensor = head(hidden).float()
+    for field, change in _AFTER_THE_HEAD.items():
+        if (value := getattr(config, field, None)) is not None:
+            logits = change(logits, value)
+    return logits
+
+
+def head_of(model: Any) -> tuple[Any, Any]:
+    """The head of a causal language model, adapted or not, and the config of its language model."""
+    causal_lm = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return causal_lm.get_output_embeddings(), causal_lm.config.get_text_config()
 
 
 def _hidden_states(model: nn.Module, batch: _Batch) -> tuple[Tensor, Any, Any]:
@@ -149,4 +188,4 @@ def _hidden_states(model: nn.Module, batch: _Batch) -> tuple[Tensor, Any, Any]:
         whole(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False, logits_to_keep=1)
     finally:
         hook.remove()
-    return seen[0], causal_lm.get_output_embeddings(), causal_lm.config.get_text_config()
+    return seen[0], *head_of(model)

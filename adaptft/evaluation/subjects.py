@@ -25,6 +25,12 @@ class Subject:
         """The folder that makes this subject what it is."""
         return self.adapters or self.path
 
+    @property
+    def tokenizer_folder(self) -> Path:
+        """The adapter's own tokenizer and template where it has them."""
+        own = self.adapters is not None and (self.adapters / "tokenizer_config.json").is_file()
+        return self.shown_path if own else self.path
+
 
 def find_subjects(request: EvalRequest) -> tuple[Subject, ...]:
     """The base first, then adapters, then exports, in the order of the request; no folder twice.

@@ -1,4 +1,4 @@
-"""Proof that an export is what it claims to be: modules counted in the files, loaded back, and scored."""
+"""Proof of what an export is, from the headers of its files: compressed layers, bits a weight, bytes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from adaptft.errors import ExportError
 
 _DTYPE_BITS = {"F64": 64, "I64": 64, "F32": 32, "I32": 32, "F16": 16, "BF16": 16, "I8": 8, "U8": 8, "F8_E4M3": 8}
 _COMPRESSED_DTYPES = ("F8_E4M3", "I8")
@@ -55,46 +53,6 @@ def read_header(path: Path) -> dict[str, Any]:
         header: dict[str, Any] = json.loads(stream.read(length))
     header.pop("__metadata__", None)
     return header
-
-
-def check_count(found: FileCount, expected: int) -> tuple[str, ...]:
-    """Compare the number of compressed layers with the plan's; a difference comes back as a note.
-
-    Raises:
-        ExportError: nothing was compressed.
-    """
-    count = len(found.compressed_modules)
-    if expected and not count:
-        raise ExportError(
-            "Nothing was compressed: llm-compressor found no linear layer of this architecture.",
-            fix="Use --format merged; vLLM compresses it to FP8 as it loads (--quantization fp8).",
-        )
-    if count != expected:
-        return (
-            f"{count} linear layers were compressed where the plan expected {expected}: "
-            "llm-compressor names or fuses some of them otherwise. They stay in 16 bit, and all weights are there.",
-        )
-    return ()
-
-
-def check_loss(source: float, exported: float, expected_rise: float) -> tuple[str, ...]:
-    """Compare losses on the same rows; a rise above the format's usual one comes back as a note.
-
-    Raises:
-        ExportError: the export gives no number.
-    """
-    if not math.isfinite(exported):
-        raise ExportError(
-            f"The export loads back, but its loss is {exported}: the weights overflow in this format.",
-            fix="Use --format merged, or another format: fp8 and awq are the most forgiving.",
-        )
-    rise = exported - source
-    if rise > expected_rise:
-        return (
-            f"The loss rose by {rise:.3f} nats a token; {expected_rise} is usual for this format. "
-            "Compare answers before you serve it, or try a format with more bits.",
-        )
-    return ()
 
 
 def _compressed_module(name: str, entry: dict[str, Any]) -> str | None:

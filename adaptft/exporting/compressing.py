@@ -100,6 +100,7 @@ def _four_bit(plan: ExportPlan) -> dict[str, Any]:
 
 _RECIPES: dict[ExportFormat, Callable[[ExportPlan], list[Any]]] = {
     "fp8": _plain("FP8_DYNAMIC"),
+    "fp8-block": _plain("FP8_BLOCK"),
     "int8": _plain("W8A8"),
     "awq": _awq,
     "gptq": _gptq,

@@ -9,8 +9,12 @@ from adaptft.artifacts import Artifact, is_adapter, read_artifact
 from adaptft.errors import ExportError, OutputError, RequestError
 from adaptft.models import LocalModel, fingerprint, locate
 from adaptft.models.bases import locate_base
+from adaptft.plans import Method, TrainPlan
+from adaptft.records import read_json
 from adaptft.requests import ExportRequest
 from adaptft.writable import check_folder
+
+PLAN = "plan.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +26,23 @@ class ExportSource:
     adapters: Path | None
     artifact: Artifact | None
     """What the adapter, or the complete model, says of itself."""
+    training: TrainPlan | None = None
+    """The plan that it was trained by, where it is a result of ours."""
+
+    @property
+    def is_qlora(self) -> bool:
+        """True for an adapter that was trained on an NF4 base, which is to be found again."""
+        return self.adapters is not None and self.training is not None and self._method.train_type == "qlora"
+
+    @property
+    def _method(self) -> Method:
+        return self.require_training().decisions.method.value
+
+    def require_training(self) -> TrainPlan:
+        """The training's plan of a source that is known to have one."""
+        if self.training is None:
+            raise ValueError("this source has no training plan")
+        return self.training
 
     @property
     def dataset(self) -> tuple[str, ...]:
@@ -68,9 +89,11 @@ def find_source(request: ExportRequest) -> ExportSource:
             fix=f"Give the folder that `adaptft train` wrote; a complete model goes to --model {folder}.",
         )
     base = locate_base(adapters, model, hub=request.hub, trust_remote_code=request.trust_remote_code, error=ExportError)
+    artifact = read_artifact(adapters)
     return ExportSource(
-        base=base, base_fingerprint=fingerprint(base.path), adapters=adapters, artifact=read_artifact(adapters)
-    )
+        base=base, base_fingerprint=fingerprint(base.path), adapters=adapters, artifact=artifact,
+        training=_training_plan(adapters, artifact),
+    )  # fmt: skip
 
 
 def _complete_model(request: ExportRequest, model: str) -> ExportSource:
@@ -82,7 +105,21 @@ def _complete_model(request: ExportRequest, model: str) -> ExportSource:
             fix=f"Export from its source: --model {artifact.base_model}, or the adapter with --adapters.",
         )
     base = locate(model, hub=request.hub, trust_remote_code=request.trust_remote_code)
-    return ExportSource(base=base, base_fingerprint=fingerprint(base.path), adapters=None, artifact=artifact)
+    training = _training_plan(Path(model), artifact)
+    return ExportSource(
+        base=base, base_fingerprint=fingerprint(base.path), adapters=None, artifact=artifact, training=training
+    )
+
+
+def _training_plan(folder: Path, artifact: Artifact | None) -> TrainPlan | None:
+    """The plan.json of a training's result; that of an export is another one."""
+    path = folder / PLAN
+    if artifact is None or artifact.kind == "export" or not path.is_file():
+        return None
+    return read_json(
+        TrainPlan, path, error=ExportError, what="training plan",
+        fix="Delete the file to export without it: the rows that training held out are then not known.",
+    )  # fmt: skip
 
 
 def output_folder(request: ExportRequest, source: ExportSource) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _NAMES: dict[str, str] = {str(short): name for short, name in DTYPE_NAMES.items()}
 _MISMATCH = "ignore_mismatched_sizes"
+_NAMES_SHOWN = 3
+_BELONG_TOGETHER = "Check that config.json and the weights belong together, or copy the model again."
 _QUANTIZERS = {"compressed-tensors": "compressed_tensors", "bitsandbytes": "bitsandbytes"}  # method -> module
 
 
@@ -54,6 +57,8 @@ def load_for_inference(
 def load_weights(path: Path, **settings: Any) -> Any:
     """transformers' causal language model in ``path``, without its bars, with its errors in words.
 
+    transformers fills weights that a checkpoint lacks with random numbers, and only warns; here that is an error.
+
     Raises:
         ModelError: config and weights do not belong together, or transformers cannot load them so.
     """
@@ -62,15 +67,29 @@ def load_weights(path: Path, **settings: Any) -> Any:
 
     try:
         with quiet.no_bars():
-            return AutoModelForCausalLM.from_pretrained(path, **settings)
+            model, info = AutoModelForCausalLM.from_pretrained(path, output_loading_info=True, **settings)
     except torch.OutOfMemoryError:
         raise
     except (OSError, ValueError, ImportError, RuntimeError) as cause:
         why = "its weights have other shapes than config.json says" if _MISMATCH in str(cause) else first_line(cause)
         raise ModelError(
             f"Cannot load the model in {path}: {why}.",
-            fix="Check that config.json and the weights belong together, or copy the model again.",
+            fix=_BELONG_TOGETHER,
         ) from cause
+    _check_complete(path, info["missing_keys"])
+    return model
+
+
+def _check_complete(path: Path, missing: Collection[str]) -> None:
+    """A head tied to the embeddings is not missing: transformers does not report it."""
+    if missing:
+        names = sorted(missing)
+        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+        raise ModelError(
+            f"The checkpoint in {path} lacks weights that config.json asks for: "
+            f"{', '.join(names[:_NAMES_SHOWN])}{more}.",
+            fix=_BELONG_TOGETHER,
+        )
 
 
 def _require_quantizer(path: Path) -> None:

@@ -25,7 +25,7 @@ def load_for_training(plan: TrainPlan, path: Path) -> Any:
         dtype=getattr(torch, DTYPE_NAMES[decisions.precision.value.weights]),
         device_map=_device_map(plan),
         attn_implementation=_attention_name(decisions.attention.value.implementation),
-        quantization_config=_nf4_config(plan) if decisions.method.value.base_storage == "nf4" else None,
+        quantization_config=nf4_config(plan) if decisions.method.value.base_storage == "nf4" else None,
         trust_remote_code=plan.request.trust_remote_code,
         local_files_only=True,
     )
@@ -53,7 +53,7 @@ def _attention_name(implementation: str) -> str:
     return register()
 
 
-def _nf4_config(plan: TrainPlan) -> Any:
+def nf4_config(plan: TrainPlan) -> Any:
     """NF4 for every linear layer but the plan's skipped ones.
 
     A skip list of one's own replaces transformers' default (the head), so the plan's list must hold the head.

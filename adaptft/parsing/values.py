@@ -39,7 +39,8 @@ WORDS: dict[str, dict[str, str]] = {
     "optim": dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_hf"), "adamw")
     | dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit_bnb"), "adamw_8bit")
     | {"paged_adamw_8bit_bnb": "paged_adamw_8bit"},
-    "format": {"autoawq": "awq", "autogptq": "gptq", "gptqmodel": "gptq", "merge": "merged", "w8a8": "int8"},
+    "format": {"autoawq": "awq", "autogptq": "gptq", "gptqmodel": "gptq", "merge": "merged", "w8a8": "int8",
+               "fp8_block": "fp8-block", "fp8-dynamic": "fp8"},
     "infer_backend": dict.fromkeys(("huggingface", "hf", "pt"), "transformers"),
     "quant_bits": {"4bit": "4", "4.0": "4"},
 }  # fmt: skip
@@ -57,6 +58,8 @@ _NEAREST: dict[str, tuple[tuple[str, str], ...]] = {
               ("4bit", _LEAN), ("", "Nearest: adamw.")),
     "lr_scheduler_type": (("cosine", "Nearest: cosine."), ("warmup", "Nearest: constant_with_warmup."),
                           ("polynomial", "Nearest: linear.")),
+    "format": (("gguf", "adaptft writes no GGUF: no maintained package converts. Take --format merged and then "
+                "llama.cpp's convert_hf_to_gguf.py."),),
 }  # fmt: skip
 
 # text in which every word is somebody's own, so that "none" is not special

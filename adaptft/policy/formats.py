@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from adaptft.errors import DoesNotFit, ExportError, OutputError
-from adaptft.facts import Gpu, Machine, ModelShape
+from adaptft.facts import Machine, ModelShape
 from adaptft.plans import SHORT_DTYPES, Decision, Dtype, ExportPlan
 from adaptft.policy.devices import Device, choose_device, gpu_has_bf16
+from adaptft.policy.export_time import export_seconds
 from adaptft.policy.format_table import FORMATS, FormatFacts
 from adaptft.policy.groups import Layout, layout, num_modules
+from adaptft.policy.servable import check_target, serving_machine, serving_warnings
 from adaptft.requests import ExportRequest
 from adaptft.units import format_bytes
 
 _BYTES: dict[Dtype, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 _HOST_MEMORY_SLACK = 1.25
 """Host memory over the weights: the layer in work, a shard being written, the interpreter."""
+_LOADED_BACK_SLACK = 2.3
+"""The same where a compressed export is loaded back on the CPU: transformers widens it beside what it read. FP8 of
+0.94 B weights in bf16 (1.74 GiB): 4.05 GiB without mapped files, 1.5 in the steps before."""
 _CALIBRATION: dict[Device, tuple[int, int]] = {"cuda": (256, 2048), "cpu": (32, 256)}
 """Rows x tokens. 256 x 2048 is what llm-compressor's examples take; a CPU would need hours for it."""
 
@@ -24,23 +29,28 @@ def plan_export(
     """Decide how ``model`` (the base, or a full model) is exported on ``machine``.
 
     Args:
-        target: the machine that will serve the export; None where it is this one.
+        target: the machine that will serve the export; None where it is this one, or the request's ``for_gpu``.
 
     Raises:
-        ExportError: the model is compressed already, or no layer of it can be; no kernel serves the format here.
-        RequestError: a group size that the format or the model does not allow.
+        ExportError: the model is compressed already, no layer of it can be, or transformers could not load the
+            result; no kernel serves the format on the target.
+        RequestError: no such GPU as ``for_gpu``; a group size that the format or the model does not allow.
         MachineError: a GPU was asked for and there is none.
         DoesNotFit: the weights do not fit into host memory.
         OutputError: the export does not fit on the disk.
     """
     facts = FORMATS[request.format]
     _check_source(model)
-    _check_kernels(facts, target or machine, request)
+    target = serving_machine(request, target)
+    check_target(request, model, target)
+    _check_experts(facts, model, request)
     chosen = layout(facts, model, request.group_size)
     device = _device(facts, machine, request)
     dtype = _compute_dtype(facts, machine, model, device.value)
     calibration = _calibration(facts, model, request, device.value)
     symmetric = _symmetric(facts, model)
+    calibrated = calibration.value[0] * calibration.value[1]
+    seconds = export_seconds(request, model.linears, machine, device.value, calibrated)
     size = exported_bytes(facts, model, chosen, symmetric=symmetric.value)
     _check_disk(machine, size)
     return ExportPlan(
@@ -58,20 +68,34 @@ def plan_export(
         max_length=calibration.value[1],
         source_bytes=model.num_parameters * _BYTES[_saved_dtype(model)],
         predicted_bytes=size,
+        bits_per_weight=bits_per_weight(facts, chosen, symmetric=symmetric.value),
+        limits=facts.limits,
+        predicted_seconds=seconds.value,
         servable_on=facts.servable_on,
-        reasons=_reasons(facts, model, chosen, symmetric, device, dtype, calibration),
-        warnings=(*_serving_warnings(facts, target or machine), *_shape_warnings(facts, chosen)),
+        reasons=_reasons(facts, model, chosen, symmetric, device, dtype, calibration) | {"seconds": seconds.reason},
+        warnings=(*serving_warnings(request, model, target or machine), *_shape_warnings(facts, chosen)),
     )
 
 
 def exported_bytes(facts: FormatFacts, model: ModelShape, chosen: Layout, *, symmetric: bool) -> int:
     """Size of the weights on disk: compressed layers with their scales, everything else in 16 bit."""
     weights = sum(linear.num_weights for linear in chosen.compressed)
+    return _compressed_bits(facts, chosen, symmetric=symmetric) // 8 + (model.num_parameters - weights) * 2
+
+
+def bits_per_weight(facts: FormatFacts, chosen: Layout, *, symmetric: bool) -> float:
+    """Of the compressed layers, their scales and zero points counted; 16 where none is compressed."""
+    weights = sum(linear.num_weights for linear in chosen.compressed)
+    return _compressed_bits(facts, chosen, symmetric=symmetric) / weights if weights else 16.0
+
+
+def _compressed_bits(facts: FormatFacts, chosen: Layout, *, symmetric: bool) -> int:
+    weights = sum(linear.num_weights for linear in chosen.compressed)
     channels = sum(linear.out_features * linear.count for linear in chosen.compressed)
     groups = weights // chosen.group_size.value if chosen.group_size.value else 0
+    blocks = weights // facts.block**2 if facts.block else 0
     group_bits = facts.group_bits + (0 if symmetric else facts.zero_point_bits)
-    bits = weights * facts.weight_bits + channels * facts.channel_bits + groups * group_bits
-    return bits // 8 + (model.num_parameters - weights) * 2
+    return weights * facts.weight_bits + channels * facts.channel_bits + groups * group_bits + blocks * 16
 
 
 def _check_source(model: ModelShape) -> None:
@@ -82,15 +106,12 @@ def _check_source(model: ModelShape) -> None:
         )
 
 
-def _check_kernels(facts: FormatFacts, machine: Machine, request: ExportRequest) -> None:
-    if facts.refused_from is None:
-        return
-    for gpu in machine.gpus:
-        if gpu.compute_capability is not None and gpu.compute_capability >= facts.refused_from:
-            raise ExportError(
-                f"No kernel serves {request.format} on {_describe(gpu)}: it is for {facts.servable_on}.",
-                fix="Use --format fp8. Does another machine serve it? Name it with --machine FILE.",
-            )
+def _check_experts(facts: FormatFacts, model: ModelShape, request: ExportRequest) -> None:
+    if model.moe is not None and not facts.takes_experts:
+        raise ExportError(
+            f"{request.format} of a mixture of experts can be written, but transformers 5.17 cannot load it back.",
+            fix="Use --format fp8 or awq.",
+        )
 
 
 def _device(facts: FormatFacts, machine: Machine, request: ExportRequest) -> Decision[Device]:
@@ -103,7 +124,7 @@ def _compute_dtype(facts: FormatFacts, machine: Machine, model: ModelShape, devi
     if not facts.is_compressed:
         return _fitting(machine, model, (_stored_dtype(model),), "as stored; a layer is added to its adapter in fp32")
     if device == "cpu":
-        return _fitting(machine, model, ("fp32", "bf16"), "fp32 on the CPU: many CPUs only emulate bf16")
+        return _fitting(machine, model, ("fp32", "bf16"), _why_fp32(machine), _LOADED_BACK_SLACK)
     if all(gpu_has_bf16(gpu) for gpu in machine.gpus):
         return _fitting(
             machine, model, ("bf16",), "the GPU has bf16; weights wait in host memory, a layer at a time moves"
@@ -111,14 +132,22 @@ def _compute_dtype(facts: FormatFacts, machine: Machine, model: ModelShape, devi
     return _fitting(machine, model, ("fp32", "fp16"), "the GPU lacks bf16, and a layer at a time fits in fp32")
 
 
-def _fitting(machine: Machine, model: ModelShape, dtypes: tuple[Dtype, ...], reason: str) -> Decision[Dtype]:
+def _why_fp32(machine: Machine) -> str:
+    if machine.cpu.has_native_bf16:
+        return "fp32 on the CPU: rounding is then the format's alone"
+    return "fp32 on the CPU, which only emulates bf16"
+
+
+def _fitting(
+    machine: Machine, model: ModelShape, dtypes: tuple[Dtype, ...], reason: str, slack: float = _HOST_MEMORY_SLACK
+) -> Decision[Dtype]:
     """The first of ``dtypes`` in which the weights fit into host memory."""
     available = min(machine.memory.available_bytes, machine.memory.limit_bytes or machine.memory.available_bytes)
     for dtype in dtypes:
-        if model.num_parameters * _BYTES[dtype] * _HOST_MEMORY_SLACK <= available:
+        if model.num_parameters * _BYTES[dtype] * slack <= available:
             why = reason if dtype == dtypes[0] else f"{dtype}, as {dtypes[0]} does not fit into host memory"
             return Decision(dtype, why)
-    needed = model.num_parameters * _BYTES[dtypes[-1]] * _HOST_MEMORY_SLACK
+    needed = model.num_parameters * _BYTES[dtypes[-1]] * slack
     raise DoesNotFit(
         f"Exporting {model.name} needs {format_bytes(needed)} of host memory; {format_bytes(available)} are available.",
         fix="Close other programs, or export on a machine with more memory; the adapter folder is all it needs.",
@@ -194,20 +223,6 @@ def _reasons(
     return reasons
 
 
-def _serving_warnings(facts: FormatFacts, machine: Machine) -> tuple[str, ...]:
-    """What the GPUs of the machine that serves can do with the result."""
-    warnings = []
-    for gpu in _distinct(machine.gpus):
-        capability = gpu.compute_capability
-        if capability is None or facts.minimum is None or capability >= facts.minimum:
-            continue
-        if facts.weight_only_minimum is not None and capability >= facts.weight_only_minimum:
-            warnings.append(f"{_describe(gpu)} serves this as weight-only: half the memory, 16-bit arithmetic.")
-        else:
-            warnings.append(f"{_describe(gpu)} cannot serve this format: it is for {facts.servable_on}.")
-    return tuple(warnings)
-
-
 def _shape_warnings(facts: FormatFacts, chosen: Layout) -> tuple[str, ...]:
     """Marlin, the fast 4-bit kernel, takes inputs divisible by 128 and outputs divisible by 64 (vLLM 0.32)."""
     if not facts.is_grouped:
@@ -216,12 +231,3 @@ def _shape_warnings(facts: FormatFacts, chosen: Layout) -> tuple[str, ...]:
     if not odd:
         return ()
     return (f"The shapes of {', '.join(odd)} do not fit the Marlin kernel; vLLM serves them with a slower one.",)
-
-
-def _distinct(gpus: tuple[Gpu, ...]) -> list[Gpu]:
-    return list({gpu.name: gpu for gpu in gpus}.values())
-
-
-def _describe(gpu: Gpu) -> str:
-    major, minor = gpu.compute_capability or (0, 0)
-    return f"{gpu.name} (compute capability {major}.{minor})"

@@ -35,7 +35,7 @@ def layout(facts: FormatFacts, model: ModelShape, wanted: int | None) -> Layout:
 
     Raises:
         RequestError: a group size for a format that has none, or one that does not divide a layer's inputs.
-        ExportError: no layer can be compressed.
+        ExportError: no layer can be compressed, or one cannot be cut into the format's blocks.
     """
     if not facts.is_grouped and wanted is not None:
         raise RequestError(
@@ -46,14 +46,28 @@ def layout(facts: FormatFacts, model: ModelShape, wanted: int | None) -> Layout:
         return Layout(compressed=(), ignored=(), group_size=Decision(None, "nothing is compressed"))
     ignored = [linear for linear in model.linears if stays_16_bit(linear)]
     compressed = [linear for linear in model.linears if not stays_16_bit(linear)]
-    if not facts.is_grouped:
-        size: Decision[int | None] = Decision(None, "a scale for each output channel, so a layer of any width fits")
+    if facts.block:
+        _check_blocks(facts.block, compressed, model.name)
+        size: Decision[int | None] = Decision(None, f"a scale for each block of {facts.block} x {facts.block} weights")
+    elif not facts.is_grouped:
+        size = Decision(None, "a scale for each output channel, so a layer of any width fits")
     else:
         uneven = [linear for linear in compressed if linear.in_features % GROUP_SIZES[-1]]
         compressed = [linear for linear in compressed if linear not in uneven]
         size = _group_size(compressed, uneven, wanted, model.name)
         ignored += uneven
     return Layout(compressed=tuple(compressed), ignored=tuple(ignored), group_size=size)
+
+
+def _check_blocks(block: int, linears: list[LinearShape], model_name: str) -> None:
+    """llm-compressor writes uneven blocks without a word, and the result fails at its first token."""
+    uneven = [linear for linear in linears if linear.in_features % block or linear.out_features % block]
+    if uneven:
+        shapes = ", ".join(sorted({f"{linear.in_features} x {linear.out_features}" for linear in uneven}))
+        raise ExportError(
+            f"{_names(uneven)} of {model_name} ({shapes}) cannot be cut into blocks of {block} x {block} weights.",
+            fix="Use --format fp8: a scale for each channel takes any width.",
+        )
 
 
 def stays_16_bit(linear: LinearShape) -> bool:

@@ -35,7 +35,9 @@ _LABELS = frozenset(("user", "metadata", "safety_identifier", "prompt_cache_key"
 """Said about a request, and no wish on its answer."""
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
 _SHARED = frozenset(("model", "stream", "stream_options", "stop", "seed", "max_tokens", "logit_bias", *_SAMPLING))
-_CHAT = frozenset(("messages", "tools", "tool_choice", "max_completion_tokens", "chat_template_kwargs"))
+_CHAT = frozenset(
+    ("messages", "tools", "tool_choice", "max_completion_tokens", "chat_template_kwargs", "return_token_ids")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,7 @@ class Asked:
     model: str
     is_stream: bool
     with_usage: bool
+    with_token_ids: bool
     stops: tuple[str, ...]
     seed: int | None
     max_tokens: int | None
@@ -85,6 +88,7 @@ def _read(body: Mapping[str, Any], known: frozenset[str]) -> Asked:
         model=model,
         is_stream=bool(_flag(body, "stream")),
         with_usage=bool(options.get("include_usage")),
+        with_token_ids=bool(_flag(body, "return_token_ids")),
         stops=_stops(body.get("stop")),
         seed=_whole(body, "seed", at_least=-(2**63)),
         max_tokens=_whole(body, longest, at_least=1),

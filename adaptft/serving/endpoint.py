@@ -116,7 +116,7 @@ def _wait_until_ready(
     while True:
         if child.exit_code is not None:
             raise child.failure(f"{name} did not start; it")
-        models = _served_models(url, api_key)
+        models = served_models(url, api_key)
         passed = time.monotonic() - started
         if models is not None and plan.served_model_name in models:
             return Endpoint(url=url, models=models, child=child, seconds_to_start=passed)
@@ -138,7 +138,7 @@ def base_url(host: str, port: int) -> str:
     return f"http://[{name}]:{port}/v1" if ":" in name else f"http://{name}:{port}/v1"
 
 
-def _served_models(url: str, api_key: str | None) -> tuple[str, ...] | None:
+def served_models(url: str, api_key: str | None) -> tuple[str, ...] | None:
     """Names that /v1/models gives; None while it does not answer."""
     request = urllib.request.Request(f"{url}/models")
     if api_key:

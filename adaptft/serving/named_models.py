@@ -29,6 +29,7 @@ class Answer:
     num_prompt_tokens: int
     num_tokens: int
     finish_reason: Literal["stop", "length"]
+    ids: list[int]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,6 +92,7 @@ class NamedModel:
             num_prompt_tokens=len(prompt),
             num_tokens=len(ids),
             finish_reason="stop" if has_ended else "length",
+            ids=ids,
         )
 
     def _config(self, asked: Asked, room: int) -> Any:

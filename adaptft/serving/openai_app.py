@@ -22,7 +22,7 @@ from adaptft.serving.named_models import Answer, NamedModel, find
 from adaptft.serving.prompts import chat_ids, text_prompts
 
 Models = Mapping[str, NamedModel]
-_PATHS = "/v1/models, /v1/chat/completions, /v1/completions and /health"
+_PATHS = "/v1/models, /v1/chat/completions, /v1/completions, /tokenize and /health"
 _LOG = logging.getLogger(__name__)
 
 
@@ -58,6 +58,17 @@ def build_app(models: Models, api_key: str | None) -> FastAPI:
         return await _answer(
             _Job(_Form(is_chat=False), model, asked, text_prompts(model.tokenizer, body.get("prompt")))
         )
+
+    @app.post("/tokenize")
+    async def tokenize(request: Request) -> dict[str, Any]:
+        """vLLM's route: the token ids of a chat's prompt, or of a text."""
+        body = await _json(request)
+        model = find(models, str(body.get("model")))
+        if "messages" in body:
+            ids = chat_ids(model.tokenizer, body)
+        else:
+            (ids,) = text_prompts(model.tokenizer, body.get("prompt"))
+        return {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids}
 
     _answer_errors(app)
     if api_key:
@@ -128,14 +139,15 @@ class _Form:
         self._id = f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid.uuid4().hex}"
         self._created = int(time.time())
 
-    def whole(self, model: str, answers: list[Answer]) -> dict[str, Any]:
-        """The one answer to a request without stream."""
+    def whole(self, asked: Asked, answers: list[Answer]) -> dict[str, Any]:
+        """The one answer to a request without stream; vLLM's ``return_token_ids`` adds the tokens."""
         choices = [
             {"index": number, "finish_reason": answer.finish_reason, "logprobs": None, **self._said(answer.text)}
+            | ({"token_ids": answer.ids} if asked.with_token_ids else {})
             for number, answer in enumerate(answers)
         ]
         name = "chat.completion" if self.is_chat else "text_completion"
-        return self._frame(name, model, choices) | {"usage": usage(answers)}
+        return self._frame(name, asked.model, choices) | {"usage": usage(answers)}
 
     def piece(self, model: str, index: int, text: str, *, role: str | None = None, end: str | None = None) -> str:
         """An event with a piece of a choice."""
@@ -185,7 +197,7 @@ async def _answer(job: _Job) -> Response:
     answers = []
     for prompt in job.prompts:
         answers.append(await asyncio.to_thread(job.model.answer, prompt, job.asked, lambda _: None, lambda: False))
-    return JSONResponse(job.form.whole(job.asked.model, answers))
+    return JSONResponse(job.form.whole(job.asked, answers))
 
 
 async def _events(job: _Job) -> AsyncIterator[str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import replace
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from adaptft import __version__, models
+from adaptft import __version__, data, models
 from adaptft.accuracy import history_file, record_run
 from adaptft.artifacts import Artifact, plan_text, write_artifact
 from adaptft.plans import TrainPlan
@@ -22,25 +23,31 @@ PACKAGES = ("torch", "transformers", "peft", "accelerate", "bitsandbytes", "data
 PARTIAL, REPORT = folders.PARTIAL, folders.REPORT
 
 
-def write_result(plan: TrainPlan, report: RunReport, model: Any, base: Any, output_dir: Path) -> None:
+def write_result(plan: TrainPlan, report: RunReport, model: Any, base: Any, output_dir: Path) -> RunReport:
     """Write the trained ``model`` (adapter or whole) and all that belongs to it into ``output_dir``.
 
     Everything is written beside first and moved in when it is whole.
 
     Args:
         base: the ``LocalModel`` that was trained on.
+
+    Returns:
+        The report as written: with what was changed in the companions, such as stop tokens that were added.
     """
     partial = output_dir / folders.PARTIAL
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     model.save_pretrained(partial)
-    models.save_companions(base.path, partial)
+    changes = models.save_companions(base.path, partial)
+    data.write_rendering(partial, models.load_tokenizer(partial))
+    report = replace(report, notes=(*report.notes, *changes))
     write_json(partial / folders.PLAN, plan_text(plan))
     write_json(partial / folders.REPORT, report)
     (partial / "README.md").write_text(model_card(plan, report), encoding="utf-8")
     write_artifact(partial, describe(plan, base))
     folders.publish(partial, output_dir)
     _remember(plan, report)
+    return report
 
 
 def _remember(plan: TrainPlan, report: RunReport) -> None:
@@ -61,7 +68,7 @@ def describe(plan: TrainPlan, base: Any) -> Artifact:
         base_path=str(base.path),
         base_fingerprint=models.fingerprint(base.path),
         train_type=method.train_type,
-        dataset=request.dataset,
+        dataset=request.dataset or (str(data.builtin("train")),),
         system=request.system,
         columns=request.columns,
         max_length=plan.decisions.batch.value.max_length,

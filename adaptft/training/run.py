@@ -77,7 +77,8 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
         notes = (*notes, *_notes(plan, trainer, start))
         report = make_report(plan, trainer, rows, memory, seconds=time.monotonic() - begin, notes=notes)
         if process.should_save:
-            results.write_result(plan, report, trainer.accelerator.unwrap_model(trainer.model), base, output_dir)
+            model = trainer.accelerator.unwrap_model(trainer.model)
+            report = results.write_result(plan, report, model, base, output_dir)
     trainer.accelerator.wait_for_everyone()
     return report
 

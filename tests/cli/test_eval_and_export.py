@@ -24,9 +24,11 @@ def test_one_command_exports_an_adapter_and_another_compares_it(
     pytest.importorskip("llmcompressor")
     run = random_adapter(tiny_qwen2, tmp_path / "run")
     capfd.readouterr()
-    code, page, _ = call(capfd, "export", "--format", "fp8", "--adapters", run)
+    code, page, _ = call(capfd, "export", "--format", "fp8", "--adapters", run, "--accept-loss", "--for-gpu", "a10")
     assert code == 0
-    assert page.index("Export plan") < page.index("Exported, and loaded back")
+    assert page.index("Export plan") < page.index("Exported")
+    assert "NVIDIA A10 (compute capability 8.6) serves this as weight-only" in page
+    assert "exactly 28" in page
     assert "28 of 29 linear layers compressed" in page
 
     code, text, _ = call(capfd, "eval", run, "--exports", f"{run}-fp8", "--max_rows", "4", "--json")
@@ -45,6 +47,7 @@ def test_one_command_exports_an_adapter_and_another_compares_it(
     [
         (["--format", "int4", "--model", "x"], 2, "int4"),
         (["--format", "awk", "--model", "x"], 2, "awq"),
+        (["--format", "gguf", "--model", "x"], 2, "convert_hf_to_gguf.py"),
         (["--format", "fp8"], 2, "--adapters"),
         (["--format", "fp8", "--adapters", "nowhere"], 1, "holds no adapter"),
     ],

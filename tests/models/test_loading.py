@@ -107,3 +107,21 @@ def test_a_compressed_tensors_export_is_loaded(tiny_qwen2: Path, tmp_path: Path)
     loaded, _ = load_for_inference(tmp_path, device="cpu", dtype="float32")
     difference = (_logits(loaded) - wanted).abs().max()
     assert 0 < difference < 0.1 * wanted.abs().max()  # quantised, and still the same model
+
+
+def test_a_checkpoint_that_lacks_weights_is_refused_and_they_are_named(tiny_llama: Path, tmp_path: Path) -> None:
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "cut"
+    shutil.copytree(tiny_llama, folder)
+    weights = load_file(folder / "model.safetensors")
+    lost = [name for name in sorted(weights) if ".layers.1.mlp." in name]
+    kept = {name: weight for name, weight in weights.items() if name not in lost}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError) as refusal:
+        load_for_inference(folder, device="cpu", dtype="float32")
+    assert "lacks weights that config.json asks for" in refusal.value.problem
+    assert lost[0] in refusal.value.problem
+    assert len(str(refusal.value).splitlines()) == 2

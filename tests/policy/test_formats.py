@@ -146,8 +146,66 @@ def test_a_format_this_gpu_cannot_serve_as_it_is_gets_a_warning(
 def test_the_machine_that_serves_decides_what_can_be_served() -> None:
     here, target = machine(("NVIDIA B200", (10, 0))), machine(("Tesla T4", (7, 5)))
     assert plan_export(here, shape(EVEN), request("int8"), target=target).warnings == ()
+    assert "--format fp8 or awq" in plan_export(here, shape(EVEN), request("int8")).warnings[0]
     with pytest.raises(ExportError, match="NVIDIA B200"):
         plan_export(target, shape(EVEN), request("int8"), target=here)
+
+
+# GPU and format -> refused, warned of, or served as it is; and the better formats that are named
+FOR_GPU: dict[tuple[str, str], tuple[str, str]] = {
+    ("a10", "fp8"): ("warned", "--format int8 or awq"),
+    ("a10", "fp8-block"): ("warned", "--format int8 or awq"),
+    ("a10", "awq"): ("served", ""),
+    ("a10", "int8"): ("served", ""),
+    ("t4", "fp8"): ("warned", "--format int8 or awq"),
+    ("t4", "gptq"): ("served", ""),
+    ("v100-16g", "fp8"): ("refused", "--format merged"),
+    ("v100-16g", "awq"): ("refused", "--format merged"),
+    ("v100-16g", "int8"): ("refused", "--format merged"),
+    ("v100-16g", "merged"): ("served", ""),
+    ("l4", "fp8"): ("served", ""),
+    ("h100", "fp8-block"): ("served", ""),
+    ("h100", "int8"): ("served", ""),
+    ("b200", "int8"): ("refused", "--format fp8 or awq"),
+    ("5090", "int8"): ("refused", "--format fp8 or awq"),
+    ("b200", "fp8"): ("served", ""),
+}
+
+
+@pytest.mark.parametrize(("gpu", "format"), FOR_GPU)
+def test_a_format_for_a_gpu_is_served_warned_of_or_refused_with_a_better_one(gpu: str, format: str) -> None:
+    outcome, better = FOR_GPU[gpu, format]
+    asked = request(format, for_gpu=gpu)
+    if outcome == "refused":
+        with pytest.raises(ExportError, match="No kernel serves") as refusal:
+            plan_export(machine(), shape(EVEN), asked)
+        assert better in refusal.value.fix
+        return
+    warnings = plan_export(machine(), shape(EVEN), asked).warnings
+    assert [better in warning for warning in warnings] == [True] * (outcome == "warned")
+
+
+def test_a_better_format_for_experts_is_never_int8() -> None:
+    (warning,) = plan_export(machine(), shape(SHARED_EXPERTS), request("fp8", for_gpu="a10")).warnings
+    assert warning.endswith("Better there: --format awq.")
+
+
+def test_blocks_of_fp8_are_counted_in_the_size() -> None:
+    plan = plan_export(machine(), shape(EVEN), request("fp8-block"))
+    assert plan.bits_per_weight == 8 + 16 / 128**2
+    assert plan.group_size is None
+    assert "128 x 128" in plan.reasons["group_size"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"), [((), "which only emulates bf16"), (("avx512_bf16",), "rounding is then the format's alone")]
+)
+def test_why_a_cpu_computes_in_fp32(flags: tuple[str, ...], reason: str) -> None:
+    here = machine()
+    here = replace(here, cpu=replace(here.cpu, flags=flags))
+    plan = plan_export(here, shape(SMOLLM2), request("fp8"))
+    assert plan.compute_dtype == "fp32"
+    assert reason in plan.reasons["compute_dtype"]
 
 
 def test_shapes_that_the_fast_kernel_refuses_are_named() -> None:
@@ -161,7 +219,7 @@ def test_shapes_that_the_fast_kernel_refuses_are_named() -> None:
     ("here", "device", "dtype", "rows", "length"),
     [
         (machine(), "cpu", "fp32", 32, 256),
-        (machine(memory=0.4), "cpu", "bf16", 32, 256),
+        (machine(memory=0.7), "cpu", "bf16", 32, 256),
         (machine(("NVIDIA H200", (9, 0))), "cuda", "bf16", 256, 2048),
         (machine(("Tesla T4", (7, 5))), "cuda", "fp32", 256, 2048),
     ],
@@ -189,9 +247,18 @@ def test_the_result_has_the_16_bit_type_of_its_base(stored: str, saved: str) -> 
 QUANTIZED = replace(shape(SMOLLM2), quantization="awq")
 ODD = shape(SMOLLM2, hidden_size=500, intermediate_size=1500, num_attention_heads=5, num_key_value_heads=5)
 REFUSALS: dict[str, tuple[Machine, ModelShape, ExportRequest, type[AdaptftError], str, str]] = {
-    "int8 on Blackwell": (
-        machine(("NVIDIA B200", (10, 0))), shape(SMOLLM2), request("int8"),
+    "int8 for Blackwell": (
+        machine(), shape(SMOLLM2), request("int8", for_gpu="b200"),
         ExportError, "NVIDIA B200 (compute capability 10.0)", "--format fp8",
+    ),
+    "int8 of experts": (
+        machine(), shape(SHARED_EXPERTS), request("int8"), ExportError, "cannot load it back", "--format fp8",
+    ),
+    "uneven blocks": (
+        machine(), shape(SMOLLM2), request("fp8-block"), ExportError, "576 x 1536", "--format fp8",
+    ),
+    "a GPU that does not exist": (
+        machine(), shape(SMOLLM2), request("fp8", for_gpu="z9"), RequestError, "no GPU 'z9'", "Did you mean",
     ),
     "a group the layers' inputs are not divisible by": (
         machine(), shape(SMOLLM2), request("awq", group_size=128),
@@ -237,7 +304,7 @@ def test_merging_asks_for_no_calibration_and_no_gpu() -> None:
 
 
 def test_every_format_says_where_it_can_be_served() -> None:
-    assert set(FORMATS) == {"merged", "fp8", "int8", "awq", "gptq"}
+    assert set(FORMATS) == {"merged", "fp8", "fp8-block", "int8", "awq", "gptq"}
     assert all(facts.servable_on and facts.kernels for facts in FORMATS.values())
 
 
