@@ -17,7 +17,22 @@ Anything else that escapes is a bug of ours and keeps its traceback.
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
+
+_SECRETS = (  # what stands before a secret, and the secret
+    re.compile(r"(://)[^/@\s]+(?=@)"),  # user and password in an address
+    re.compile(r"\b(hf_)[A-Za-z0-9]{20,}"),
+    re.compile(r"(\bBearer )\S+"),
+    re.compile(r"([?&](?:X-Amz-\w+|Signature|Policy|Key-Pair-Id|token|access_token)=)[^&\s'\"]+"),
+)
+
+
+def without_secrets(text: str) -> str:
+    """``text`` of a library or a user with tokens, passwords and signatures of addresses replaced by ``***``."""
+    for pattern in _SECRETS:
+        text = pattern.sub(r"\1***", text)
+    return text
 
 
 class AdaptftError(Exception):
@@ -29,9 +44,9 @@ class AdaptftError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, problem: str, *, fix: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
-        self.fix = fix
+        super().__init__(without_secrets(problem))
+        self.problem = without_secrets(problem)
+        self.fix = without_secrets(fix)
 
     def __str__(self) -> str:
         return f"{self.problem}\n{self.fix}"

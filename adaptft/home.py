@@ -7,9 +7,13 @@ from pathlib import Path
 
 
 def cache_folder(*parts: str) -> Path:
-    """A folder or file under ``ADAPTFT_HOME`` (default: ``~/.cache/adaptft``); it is not created."""
-    home = os.environ.get("ADAPTFT_HOME")
-    return (Path(home).expanduser() if home else Path.home() / ".cache" / "adaptft").joinpath(*parts)
+    """A folder or file under ``$ADAPTFT_HOME``, or ``adaptft`` in the user's cache folder; it is not created.
+
+    ``ADAPTFT_CACHE``, the older name, counts where ``ADAPTFT_HOME`` is not set.
+    """
+    named = os.environ.get("ADAPTFT_HOME") or os.environ.get("ADAPTFT_CACHE")
+    home = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "adaptft"
+    return home.expanduser().joinpath(*parts)
 
 
 def settings_folder(*parts: str) -> Path:

@@ -209,20 +209,18 @@ def plan_on(machine: Machine, subject: Subject, prices: Prices | None = None) ->
 
     request, prices = subject.parsed.request, PRICES if prices is None else prices
     plan = policy.plan_training(machine, subject.model, subject.dataset, request, prices)
-    notes = subject.notes
-    if subject.data is not None:
-        plan, fitting = _without_rows_that_do_not_fit(plan, subject.data, prices)
+    notes, tokenized = subject.notes, subject.data
+    if tokenized is not None:
+        plan, tokenized, fitting = _without_rows_that_do_not_fit(plan, tokenized, prices)
         notes += fitting
     builtin = () if request.dataset else (BUILT_IN,)
-    return Planned(
-        plan=plan, data=subject.data, notes=(*subject.parsed.notes, *notes), first=(*builtin, *subject.first)
-    )
+    return Planned(plan=plan, data=tokenized, notes=(*subject.parsed.notes, *notes), first=(*builtin, *subject.first))
 
 
 def _without_rows_that_do_not_fit(
     plan: TrainPlan, tokenized: TokenizedData, prices: Prices
-) -> tuple[TrainPlan, tuple[str, ...]]:
-    """The plan for the rows that are left at its max_length, and what becomes of the others.
+) -> tuple[TrainPlan, TokenizedData, tuple[str, ...]]:
+    """The plan for the rows that are left at its max_length, these rows, and what becomes of the others.
 
     Raises:
         DataError: none is left.
@@ -232,8 +230,8 @@ def _without_rows_that_do_not_fit(
     length = plan.decisions.batch.value.max_length
     fitted, notes = data.fit(tokenized, length, plan.request.truncation_strategy)
     if fitted.shape == tokenized.shape:
-        return plan, notes
-    return policy.plan_training(plan.machine, plan.model, fitted.shape, plan.request, prices), notes
+        return plan, fitted, notes
+    return policy.plan_training(plan.machine, plan.model, fitted.shape, plan.request, prices), fitted, notes
 
 
 def default_output_dir(plan: TrainPlan, now: datetime) -> Path:

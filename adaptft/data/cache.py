@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -16,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import adaptft
 from adaptft.data.hub import load_table
+from adaptft.data.pruning import mark_used, prune
 from adaptft.data.sample import RenderedSample
 from adaptft.data.settings import DataSettings
 from adaptft.data.sources import Source
 from adaptft.errors import DataError, OutputError
 from adaptft.facts import DatasetShape
+from adaptft.home import cache_folder
 from adaptft.records import read_json, write_json
 from adaptft.reports import DataReport
 
@@ -36,14 +37,7 @@ class Entry:
 
     shape: DatasetShape
     report: DataReport
-    sample: RenderedSample
-
-
-def cache_folder() -> Path:
-    """``$ADAPTFT_CACHE``, or ``adaptft`` in the user's cache folder."""
-    if own := os.environ.get("ADAPTFT_CACHE"):
-        return Path(own).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "adaptft"
+    samples: tuple[RenderedSample, ...]
 
 
 def data_key(sources: tuple[Source, ...], settings: DataSettings, tokenizer: Any) -> str:
@@ -93,7 +87,7 @@ def _tokenizer_hash(tokenizer: Any) -> str:
 
 def find(key: str) -> tuple[datasets.Dataset, Entry] | None:
     """The rows kept under ``key``; None where there are none, or they are damaged (they are then removed)."""
-    folder = cache_folder() / "data" / key
+    folder = rows_folder("data", key)
     if not (folder / ENTRY).exists():
         return None
     try:
@@ -104,10 +98,16 @@ def find(key: str) -> tuple[datasets.Dataset, Entry] | None:
         return None
 
 
+def rows_folder(kind: str, key: str) -> Path:
+    """Where rows of one kind (tokenised, cut, packed) are kept under ``key``."""
+    return cache_folder("rows", kind, key)
+
+
 def open_rows(path: Path, fingerprint: str) -> datasets.Dataset:
     """An Arrow file as memory-mapped rows."""
     import datasets
 
+    mark_used(path.parent)
     rows = datasets.Dataset.from_file(str(path))
     rows._fingerprint = fingerprint
     return rows
@@ -120,7 +120,7 @@ def new_folder(kind: str, key: str) -> Iterator[Path]:
     Raises:
         OutputError: the cache cannot be written, or the disk is full.
     """
-    parent = cache_folder() / kind
+    parent = rows_folder(kind, key).parent
     try:
         parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=parent))
@@ -128,12 +128,13 @@ def new_folder(kind: str, key: str) -> Iterator[Path]:
             yield partial
             with contextlib.suppress(FileExistsError):
                 _take_place(partial, parent / key)
+                prune(parent.parent)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except OSError as cause:
         raise OutputError(
             f"Cannot write tokenised rows to {parent}: {cause.strerror or cause}.",
-            fix="Free some space, or set ADAPTFT_CACHE to a folder on another disk.",
+            fix="Free some space, or set ADAPTFT_HOME to a folder on another disk.",
         ) from cause
 
 

@@ -10,11 +10,17 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 
 class BadRow(Exception):
-    """A row that cannot be used; ``reason`` groups rows in the report, so it holds no text of the row."""
+    """A row that cannot be used; ``reason`` groups rows in the report, so it holds little text of the row."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = printable(reason)
+
+
+def printable(text: str) -> str:
+    """``text`` from a data file as it may stand in a message: on one line, without control characters."""
+    line = " ".join(text.split())
+    return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

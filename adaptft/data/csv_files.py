@@ -12,11 +12,10 @@ from typing import Any, TextIO
 
 from adaptft.data.conversation import BadRow
 from adaptft.data.detection import speaks
-from adaptft.data.streams import open_text
+from adaptft.data.streams import LONGEST_ROW, TOO_LONG, bounded_lines, open_text
 from adaptft.errors import DataError
 
 DELIMITERS = (",", ";", "\t", "|")
-_LONGEST_CELL = 1 << 30
 _SEPARATOR_LINE = re.compile(r"sep=(.)\r?\n?", re.IGNORECASE)
 
 
@@ -30,16 +29,22 @@ def csv_rows(path: Path) -> Iterator[tuple[int, Any]]:
     Raises:
         DataError: a column twice, quoting that does not close, or text that is not in its encoding.
     """
-    csv.field_size_limit(_LONGEST_CELL)
+    csv.field_size_limit(LONGEST_ROW)
     with open_text(path) as stream:
-        first = stream.readline()
+        lines = _lines(stream, path)
+        first = next(lines, "")
         separator = _SEPARATOR_LINE.fullmatch(first)
-        lines = stream if separator else chain([first], stream)
-        yield from _rows(lines, separator[1] if separator else None, path, stream)
+        yield from _rows(lines if separator else chain([first], lines), separator[1] if separator else None, path)
 
 
-def _rows(lines: Any, separator: str | None, path: Path, stream: TextIO) -> Iterator[tuple[int, Any]]:
-    lines = iter(lines)
+def _lines(stream: TextIO, path: Path) -> Iterator[str]:
+    for number, line in bounded_lines(stream.readline):
+        if line is None:
+            raise DataError(f"{path} has {TOO_LONG}, line {number}.", fix="Mend or delete that line.")
+        yield line
+
+
+def _rows(lines: Iterator[str], separator: str | None, path: Path) -> Iterator[tuple[int, Any]]:
     head = _header_lines(lines)
     delimiter = separator or _delimiter(head)
     reader = csv.reader(chain(head, lines), delimiter=delimiter, strict=True)

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from adaptft.data.conversation import printable
 from adaptft.data.messages import Tags
+from adaptft.data.other_tasks import refuse_labels, refuse_other_tasks
 from adaptft.errors import DataError
 
 Kind = Literal["messages", "exchange", "text"]
@@ -53,15 +55,6 @@ FORMS: tuple[Form, ...] = (
     Form("plain text", "text", (("text", ("text", "content", "文本", "正文", "内容", "內容")),)),
 )  # fmt: skip
 
-# Rows of other tasks. Fine-tuning on them as if they were answers would train on the bad ones too.
-_OTHER_TASKS: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("chosen", "rejected"), "preference pairs"),
-    (("rejected_response",), "preference pairs"),
-    (("rejected_messages",), "preference pairs"),
-    (("kto_tag",), "answers with a thumb up or down (KTO)"),
-    (("completions", "labels"), "steps with labels (process rewards)"),
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
@@ -77,7 +70,7 @@ class Dialect:
     def verdict(self) -> str:
         """The dialect in words: "Alpaca (instruction, input, output)"."""
         ignored = f"; ignored: {', '.join(self.ignored[:8])}" if self.ignored else ""
-        return f"{self.name} ({', '.join(self.columns.values())}{ignored})"
+        return printable(f"{self.name} ({', '.join(self.columns.values())}{ignored})")
 
 
 def detect(
@@ -88,7 +81,7 @@ def detect(
     Args:
         where: the source's name in errors.
         renames: registered names: a dialect's column to the source's own ("instruction": "ask"). The form
-            that has most of them is taken.
+            that has most of them is taken, then the first that half of the rows have.
 
     Raises:
         DataError: no dialect has these columns, or they are those of another task.
@@ -98,11 +91,13 @@ def detect(
     keys = list(dict.fromkeys(str(key) for row in objects for key in row))
     known = {own_name: name for name, own_name in own.items()}
     by_name = {known.get(key, key): key for key in keys}
-    _refuse_other_tasks(by_name, objects, where)
+    refuse_other_tasks(by_name, objects, own, where)
     matches = [(form, columns) for form in FORMS if (columns := _match(form, by_name)) is not None]
     if matches:
-        form, columns = max(matches, key=lambda match: len(known.keys() & set(match[1].values())))
+        form, columns = max(matches, key=lambda match: _standing(match[1], known, objects, match[0]))
         ignored = tuple(key for key in keys if key not in columns.values())
+        if form.kind == "text":
+            refuse_labels(columns["text"], ignored, own, where)
         name = _messages_name(objects, columns) if form.kind == "messages" else form.name
         return Dialect(name=name, kind=form.kind, columns=columns, tags=tags or Tags(), ignored=ignored)
     if "instruction" in own and own["instruction"] in keys:  # registered as LLaMA-Factory's pre-training rows
@@ -125,6 +120,16 @@ def speaks(keys: Iterable[str]) -> bool:
     """True where a row with these columns would be read."""
     by_name = {key: key for key in keys}
     return any(_match(form, by_name) is not None for form in FORMS)
+
+
+def _standing(
+    columns: Mapping[str, str], known: Mapping[str, str], rows: list[dict[str, Any]], form: Form
+) -> tuple[int, int]:
+    """How well a form fits: renamed columns that it has, then rows that it can read; from half of them on as good
+    as all, so that a few odd rows decide nothing."""
+    needed = {columns[role] for role, _ in form.required}
+    num_read = sum(needed <= row.keys() for row in rows)
+    return len(known.keys() & set(columns.values())), min(2 * num_read, len(rows))
 
 
 def _match(form: Form, by_name: Mapping[str, str]) -> dict[str, str] | None:
@@ -152,19 +157,6 @@ def _messages_name(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> st
     return "ms-swift pairs" if {"human", "assistant"} <= keys else "OpenAI messages"
 
 
-def _refuse_other_tasks(by_name: Mapping[str, str], rows: list[dict[str, Any]], where: str) -> None:
-    task = next((task for needed, task in _OTHER_TASKS if all(name in by_name for name in needed)), None)
-    if task is None and "label" in by_name and ("completion" in by_name or "messages" in by_name):
-        labels = [row.get(by_name["label"]) for row in rows]
-        if labels and all(isinstance(label, bool) for label in labels):
-            task = "answers with a thumb up or down (KTO)"
-    if task is not None:
-        raise DataError(
-            f"{where} holds {task} ({', '.join(by_name.values())}); this command fine-tunes on answers.",
-            fix="Write the good answers as rows of messages, or of prompt and completion.",
-        )
-
-
 def _example(keys: list[str], names: list[str]) -> dict[str, str]:
     """A mapping to paste: the nearest known names; the other columns are taken as question and answer."""
     near = {key: hit[0] for key in keys if (hit := difflib.get_close_matches(key.lower(), names, 1, 0.75))}
@@ -177,13 +169,17 @@ def _example(keys: list[str], names: list[str]) -> dict[str, str]:
 
 def _unknown(keys: list[str], where: str) -> DataError:
     names = sorted({name for form in FORMS for _, columns in form.required for name in columns})
-    nearest = [f"{key} -> {hit[0]}" for key in keys if (hit := difflib.get_close_matches(key.lower(), names, 1, 0.75))]
+    nearest = [
+        f"{printable(key)} -> {hit[0]}"
+        for key in keys[:20]
+        if (hit := difflib.get_close_matches(key.lower(), names, 1, 0.75))
+    ]
     known = "; ".join(
         f"{form.name}: {' + '.join(columns[0] for _, columns in form.required)}" for form in FORMS
     )  # fmt: skip
     example = json.dumps(_example(keys, names), ensure_ascii=False)
     hint = f"Say what they are: --columns '{example}'{' (a guess)' if nearest else ''}. "
     return DataError(
-        f"{where} has the columns {', '.join(keys) or '(none)'}, which no known form of rows has.",
+        f"{where} has the columns {printable(', '.join(keys[:20])) or '(none)'}, which no known form of rows has.",
         fix=f"{hint}Known forms: {known}.",
     )

@@ -19,6 +19,8 @@ OTHER_COLUMNS = "other columns"
 REQUIRED_ROLES = ("messages", "prompt", "answer", "text")
 MEDIA = ("images", "image", "audios", "audio", "videos", "video")
 MOST_COLUMNS_NAMED = 8
+MOST_MESSAGES = 1000
+"""Each answer is rendered with all that stands before it: at ten times as many a row takes minutes."""
 
 
 def read_row(row: Any, dialect: Dialect, *, system: str | None = None) -> Conversation:
@@ -39,6 +41,8 @@ def read_row(row: Any, dialect: Dialect, *, system: str | None = None) -> Conver
     turns = read(row, dialect)
     if len(turns) == 1 and turns[0].is_answer and not turns[0].tool_calls:  # ms-swift's pre-training rows
         return _text(turns[0].content)
+    if len(turns) > MOST_MESSAGES:
+        raise BadRow(f"more than {MOST_MESSAGES:,} messages")
     tools = read_tools(_cell(row, dialect, "tools"))
     asked = as_text(_cell(row, dialect, "system"), "system prompt")
     return _finish(_with_system(turns, asked if asked.strip() else system), tools)
@@ -82,7 +86,7 @@ def _read_exchange(row: Row, dialect: Dialect) -> list[Turn]:
     turns = read_history(_cell(row, dialect, "history"))
     prompt = _cell(row, dialect, "prompt")
     if _is_messages(prompt):
-        turns += [replace(turn, trained=False) for turn in read_messages(prompt)]
+        turns += [replace(turn, trained=False) for turn in read_messages(prompt, dialect.tags)]
     else:
         question = as_text(prompt, "prompt")
         context = as_text(_cell(row, dialect, "input"), "input")
@@ -91,8 +95,13 @@ def _read_exchange(row: Row, dialect: Dialect) -> list[Turn]:
             raise BadRow(NO_PROMPT)
         turns.append(Turn(role="user", content=question))
     answer = _cell(row, dialect, "answer")
+    if _is_messages([answer]):  # LLaMA-Factory's chosen
+        answer = [answer]
     if _is_messages(answer):
-        return turns + read_messages(answer)
+        answered = read_messages(answer, dialect.tags)
+        if not answered[0].is_answer and answered[0].role != "tool":
+            raise BadRow("answer that repeats the question: a whole conversation, to be named messages")
+        return turns + answered
     return [*turns, Turn(role="assistant", content=as_text(answer, "answer"))]
 
 

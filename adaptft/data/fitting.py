@@ -73,7 +73,7 @@ def _with_rows(
 def fit(
     tokenized: TokenizedData, max_length: int, strategy: Strategy = "delete"
 ) -> tuple[TokenizedData, tuple[str, ...]]:
-    """``fit_rows`` of ``tokenized``, with the shape of what is left.
+    """``fit_rows`` of ``tokenized``, with the shape and the samples of what is left.
 
     Raises:
         DataError, OutputError: as ``fit_rows``.
@@ -81,7 +81,9 @@ def fit(
     rows, notes = fit_rows(tokenized.rows, max_length, strategy)
     if not notes:
         return tokenized, notes
-    return _with_rows(tokenized, rows, row_lengths(rows)), notes
+    samples = tuple(sample for sample in tokenized.samples if sample.num_tokens <= max_length)
+    fitted = replace(tokenized, samples=samples or tokenized.samples)  # none where all rows were cut
+    return _with_rows(fitted, rows, row_lengths(rows)), notes
 
 
 def fit_rows(
@@ -127,7 +129,7 @@ def fit_rows(
 def _cut(rows: datasets.Dataset, max_length: int, strategy: Strategy) -> tuple[datasets.Dataset, int]:
     """Rows with long ones cut, from the cache where they were cut before, and how many pieces fell away."""
     key = hashlib.sha256(f"{rows._fingerprint} {max_length} {strategy}".encode()).hexdigest()[:32]
-    path = cache.cache_folder() / "fitted" / key / cache.ROWS
+    path = cache.rows_folder("fitted", key) / cache.ROWS
     if not path.exists():
         with cache.new_folder("fitted", key) as folder, table_writer(folder / cache.ROWS, TOKENS) as writer:
             arrow = rows.with_format("arrow")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterator
@@ -9,13 +10,18 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from adaptft.data.conversation import BadRow
-from adaptft.data.streams import byte_lines, open_text
+from adaptft.data.streams import LONGEST_ROW, TOO_LONG, byte_lines, open_text
+from adaptft.data.values import JSON, TOO_DEEP
 from adaptft.errors import DataError
 
 _CHUNK_CHARACTERS = 1 << 20
 _SPACE = re.compile(r"[ \t\n\r]*")
-_STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
-TOO_DEEP = "JSON nested too deeply"
+_STRUCTURE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+_SLIPS = {  # what the parser says, and what people did
+    "Invalid \\escape": "a backslash that is not doubled (a Windows path?)",
+    "Invalid \\uXXXX escape": "a backslash that is not doubled (a Windows path?)",
+    "Invalid control character at": "a line break or tab inside a text that is not written \\n or \\t",
+}
 
 
 def is_json_list(path: Path) -> bool:
@@ -34,25 +40,28 @@ def parse_line(line: bytes) -> Any:
         BadRow: it is not UTF-8, not JSON, or nested too deeply.
     """
     try:
-        return json.loads(line.decode("utf-8"))
+        return JSON.decode(line.removeprefix(codecs.BOM_UTF8).decode("utf-8"))  # files with marks are often joined
     except UnicodeDecodeError:
         raise BadRow("not UTF-8") from None
     except RecursionError:
         raise BadRow(TOO_DEEP) from None
-    except ValueError:
+    except json.JSONDecodeError as cause:
+        slip = _SLIPS.get(cause.msg)
+        raise BadRow(f"broken JSON: {slip}" if slip else "broken JSON") from None
+    except ValueError:  # a number of thousands of digits
         raise BadRow("broken JSON") from None
 
 
-def json_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def json_lines(path: Path) -> Iterator[tuple[int, bytes | BadRow]]:
     """Undecoded lines with their numbers: whoever tokenises them parses them too."""
     return byte_lines(path)
 
 
 def json_list(path: Path) -> Iterator[tuple[int, Any]]:
-    """The rows of one long list with their numbers (from 1); too deep ones come as a ``BadRow``.
+    """The rows of one long list with their numbers (from 1); too deep ones and such come as a ``BadRow``.
 
     Raises:
-        DataError: broken JSON, with the line; rows before it were yielded.
+        DataError: broken JSON or a row of more than ``LONGEST_ROW``, with the line; rows before it were yielded.
     """
     with open_text(path) as stream:
         yield from enumerate(_ListParser(stream, path).elements(), 1)
@@ -68,7 +77,6 @@ class _ListParser:
         self.position = 0
         self.lines_before = 0
         self.at_end = False
-        self.decoder = json.JSONDecoder()
 
     def elements(self) -> Iterator[Any]:
         self._expect("[")
@@ -109,11 +117,17 @@ class _ListParser:
         self._peek()
         while True:
             try:
-                value, end = self.decoder.raw_decode(self.buffer, self.position)
+                value, end = JSON.raw_decode(self.buffer, self.position)
             except RecursionError:
                 value, end = BadRow(TOO_DEEP), _end_of_value(self.buffer, self.position)
-            except json.JSONDecodeError as cause:
-                broken = self._broken(cause.msg, cause.pos)  # before more text moves the positions
+            except BadRow as bad:
+                value, end = bad, _end_of_value(self.buffer, self.position)
+            except ValueError as cause:
+                place = cause.pos if isinstance(cause, json.JSONDecodeError) else self.position
+                what = cause.msg if isinstance(cause, json.JSONDecodeError) else "a number of thousands of digits"
+                broken = self._broken(what, place)  # before more text moves the positions
+                if len(self.buffer) - self.position > LONGEST_ROW:
+                    raise self._broken(TOO_LONG, self.position) from cause
                 if self._fill():
                     continue
                 raise broken from cause

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from adaptft.data.detection import Dialect
 from adaptft.data.reading import counts_lines, detect_source, is_text, raw_rows
 from adaptft.data.renaming import check_renamed, rename_columns
 from adaptft.data.reporting import Tally, check_rows
-from adaptft.data.sample import RenderedSample, make_sample
+from adaptft.data.sample import RenderedSample, SampleRows
 from adaptft.data.settings import DataSettings, TokenizedData
 from adaptft.data.sources import Source, resolve
 from adaptft.data.tables import TOKENS, TableWriter, table_writer
@@ -43,14 +44,14 @@ def tokenize(settings: DataSettings, tokenizer: Any, *, on_progress: Progress | 
         _fill_cache(key, sources, settings, tokenizer, on_progress)
         found = cache.find(key)
         if found is None:
-            raise RuntimeError(f"rows just written to {cache.cache_folder()} cannot be read back")
+            raise RuntimeError(f"rows just written to {cache.rows_folder('data', key)} cannot be read back")
         rows, entry = found
         report = entry.report
     else:
         rows, entry = found
         report = replace(entry.report, from_cache=True)
     check_rows(report, settings.max_bad_rows, settings.sources)
-    return TokenizedData(rows=rows, shape=entry.shape, report=report, sample=entry.sample)
+    return TokenizedData(rows=rows, shape=entry.shape, report=report, samples=entry.samples)
 
 
 def _fill_cache(
@@ -65,35 +66,31 @@ def _fill_cache(
     with cache.new_folder("data", key) as folder:
         with table_writer(folder / cache.ROWS, TOKENS) as writer:
             results = tokenise_chunks(work, parts, settings.num_proc or default_num_proc())
-            tally, sample = _write(results, writer, sources, tokenizer, on_progress)
-        cache.keep(folder, _entry(tally, sample, sources, dialects, settings))
+            tally, samples = _write(results, writer, sources, on_progress)
+        cache.keep(folder, _entry(tally, samples.render(tokenizer), sources, dialects, settings))
 
 
 def _write(
-    results: Iterator[ChunkTokens], writer: TableWriter, sources: tuple[Source, ...], tokenizer: Any,
-    on_progress: Progress | None,
-) -> tuple[Tally, RenderedSample]:  # fmt: skip
-    tally = Tally()
-    sample = RenderedSample(where="no row", pieces=(), num_tokens=0, num_trained_tokens=0)
+    results: Iterator[ChunkTokens], writer: TableWriter, sources: tuple[Source, ...], on_progress: Progress | None
+) -> tuple[Tally, SampleRows]:
+    tally, samples = Tally(), SampleRows()
     for part in results:
-        if tally.num_accepted == 0 and part.numbers:
-            sample = _first_row(part, sources[part.source], tokenizer)
+        samples.add(part.lengths, part.ids, part.trained, partial(_name, part, sources[part.source]))
         tally.add(part)
         writer.write(part.lengths, {"input_ids": part.ids, "trained": part.trained})
         if on_progress is not None:
             on_progress(tally.num_accepted, tally.num_tokens)
-    return tally, sample
+    return tally, samples
 
 
-def _first_row(part: ChunkTokens, source: Source, tokenizer: Any) -> RenderedSample:
-    length = int(part.lengths[0])
-    where = f"{'line' if counts_lines(source) else 'row'} {part.numbers[0]:,} of {Path(source.name).name}"
-    return make_sample(where, part.ids[:length].tolist(), part.trained[:length].tolist(), tokenizer)
+def _name(part: ChunkTokens, source: Source, index: int) -> str:
+    return f"{'line' if counts_lines(source) else 'row'} {part.numbers[index]:,} of {Path(source.name).name}"
 
 
 def _entry(
-    tally: Tally, sample: RenderedSample, sources: tuple[Source, ...], dialects: list[Dialect], settings: DataSettings
-) -> cache.Entry:
+    tally: Tally, samples: tuple[RenderedSample, ...], sources: tuple[Source, ...], dialects: list[Dialect],
+    settings: DataSettings,
+) -> cache.Entry:  # fmt: skip
     shape = DatasetShape(
         num_rows=tally.num_accepted,
         num_tokens=tally.num_tokens,
@@ -102,4 +99,4 @@ def _entry(
         longest_row_tokens=tally.longest_row_tokens,
         sources=settings.sources,
     )
-    return cache.Entry(shape=shape, report=tally.report(sources, dialects, settings), sample=sample)
+    return cache.Entry(shape=shape, report=tally.report(sources, dialects, settings), samples=samples)

@@ -86,10 +86,7 @@ def _read_message(message: Any, tags: Tags) -> list[Turn]:
 
 def _read_other(role: Role, message: dict[str, Any], content: Any) -> Turn:
     text = as_content(content, "tool message") if role == "tool" else as_text(content, f"{role} message")
-    call_id = message.get("tool_call_id")
-    return Turn(
-        role=role, content=text, name=_name(message), tool_call_id=call_id if isinstance(call_id, str) else None
-    )
+    return Turn(role=role, content=text, name=_name(message), tool_call_id=_identifier(message.get("tool_call_id")))
 
 
 def _read_answer(message: dict[str, Any], content: Any) -> Turn:
@@ -165,12 +162,11 @@ def _read_call(call: Any) -> ToolCall:
     if not isinstance(name, str) or not name.strip():
         raise BadRow("tool call without a name")
     arguments = function.get("arguments", function.get("parameters", function.get("input")))
-    call_id = call.get("id")
-    return ToolCall(
-        name=as_text(name, "tool call"),
-        arguments=as_arguments(arguments),
-        id=call_id if isinstance(call_id, str) else None,
-    )
+    return ToolCall(name=as_text(name, "tool call"), arguments=as_arguments(arguments), id=_identifier(call.get("id")))
+
+
+def _identifier(value: Any) -> str | None:
+    return as_text(value, "id of a tool call") if isinstance(value, str) else None
 
 
 def read_tools(value: Any) -> tuple[dict[str, Any], ...]:

@@ -39,7 +39,7 @@ def pack(rows: datasets.Dataset, max_length: int, seed: int) -> datasets.Dataset
     if lengths.max(initial=0) > max_length:
         raise ValueError(f"a row has {lengths.max()} tokens, more than {max_length}: fit_rows comes first")
     key = hashlib.sha256(f"{rows._fingerprint} {max_length} {seed}".encode()).hexdigest()[:32]
-    path = cache.cache_folder() / "packed" / key / cache.ROWS
+    path = cache.rows_folder("packed", key) / cache.ROWS
     if not path.exists():
         random = np.random.default_rng(seed)
         order = random.permutation(len(rows))

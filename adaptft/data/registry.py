@@ -42,21 +42,15 @@ class Registered:
     subset: str | None = None
     split: str | None = None
     num_samples: int | None = None
-    ranking: bool = False
     renames: dict[str, str] = field(default_factory=dict)
     tags: Tags = field(default_factory=Tags)
 
     def refuse_unusable(self, path: Path) -> None:
-        """Stop at entries that need another task or code.
+        """Stop at entries that need code.
 
         Raises:
-            DataError: preference pairs, or a place other than a file or a hub.
+            DataError: a place other than a file or a hub.
         """
-        if self.ranking:
-            raise DataError(
-                f"{path} is registered as preference pairs (ranking: true); this command fine-tunes on answers.",
-                fix="Write the good answers as rows of messages, or of prompt and completion.",
-            )
         if self.file_name is None and self.hub_id is None:
             raise DataError(
                 f"{path} is registered with neither file_name, hf_hub_url nor ms_hub_url.",
@@ -96,7 +90,6 @@ def _entry(entry: dict[str, Any]) -> Registered:
         subset=entry.get("subset"),
         split=entry.get("split"),
         num_samples=entry.get("num_samples"),
-        ranking=bool(entry.get("ranking")),
         renames={_COLUMNS[key]: str(name) for key, name in columns.items() if key in _COLUMNS and name},
         tags=_tags(entry.get("tags") or {}),
     )

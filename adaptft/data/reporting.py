@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _NUM_FIRST_LINES = 10
 EARLIER_LEFT_OUT = (REASONING_STRIPPED, NO_CONTINUATION)
+_MOST_REASONS = 50
+"""Some reasons name a role or hold words of the template: a file can have as many as rows."""
 
 
 @dataclass(slots=True)
@@ -56,6 +58,8 @@ class Tally:
         for note, number in part.first_noted.items():
             self.first_noted.setdefault(note, (part.source, number))
         for reason, number in part.rejected:
+            if (part.source, reason) not in self.rejected and len(self.rejected) >= _MOST_REASONS:
+                reason = "other reasons"
             count, first = self.rejected.get((part.source, reason), (0, ()))
             first = (*first, number) if count < _NUM_FIRST_LINES else first
             self.rejected[part.source, reason] = (count + 1, first)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from rich.text import Text
 
 LOSS_BEGINS, LOSS_ENDS = "⟦", "⟧"
 _LONGEST_PIECE = 3000
+Names = Callable[[int], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,41 @@ def make_sample(where: str, ids: list[int], trained: list[bool], tokenizer: Any)
             pieces.append(Piece(str(text), trained[start]))
             start = end
     return RenderedSample(where=where, pieces=tuple(pieces), num_tokens=len(ids), num_trained_tokens=sum(trained))
+
+
+class SampleRows:
+    """Rows to show one of: the first, ever shorter ones, and the shortest. Whatever max_length leaves out later,
+    one of them is left if any row is."""
+
+    def __init__(self) -> None:
+        self._rows: list[_TokenRow] = []
+        self._shortest: _TokenRow | None = None
+
+    def add(self, lengths: NDArray[np.int32], ids: NDArray[np.int32], trained: NDArray[np.bool_], names: Names) -> None:
+        """Look at rows that lie end to end; ``names`` gives the name of the row at an index."""
+        import numpy as np
+
+        bound = len(self._shortest.ids) if self._shortest else np.iinfo(np.int32).max
+        ends = np.cumsum(lengths)
+        for index in np.flatnonzero(lengths < bound).tolist():
+            if lengths[index] < bound:
+                bound, place = int(lengths[index]), slice(ends[index] - lengths[index], ends[index])
+                self._shortest = _TokenRow(names(index), ids[place].tolist(), trained[place].tolist())
+                if not self._rows or 2 * bound <= len(self._rows[-1].ids):  # few, even of rows sorted by length
+                    self._rows.append(self._shortest)
+
+    def render(self, tokenizer: Any) -> tuple[RenderedSample, ...]:
+        """The rows as samples, longest first."""
+        shortest = [] if self._shortest is None or self._shortest is self._rows[-1] else [self._shortest]
+        rows = [*self._rows, *shortest]
+        return tuple(make_sample(row.where, row.ids, row.trained, tokenizer) for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _TokenRow:
+    where: str
+    ids: list[int]
+    trained: list[bool]
 
 
 def _heading(sample: RenderedSample) -> str:

@@ -39,7 +39,13 @@ class TokenizedData:
     rows: datasets.Dataset
     shape: DatasetShape
     report: DataReport
-    sample: RenderedSample
+    samples: tuple[RenderedSample, ...]
+    """Some of the rows as the model sees them, longest first; never empty."""
+
+    @property
+    def sample(self) -> RenderedSample:
+        """The one to show."""
+        return self.samples[0]
 
 
 def training_settings(request: TrainRequest, sources: tuple[str, ...]) -> DataSettings:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from adaptft.data.streams import byte_lines
+from adaptft.data.conversation import BadRow
+from adaptft.data.streams import LONGEST_ROW, TOO_LONG, byte_lines
 
 SHORT_LINE_BYTES = 120
 """Lines shorter than this in the mean (some 30 tokens, in Latin as in Chinese script) are pieces of a text."""
@@ -24,6 +25,8 @@ def has_paragraphs(path: Path) -> bool:
     blocks: list[list[bytes]] = []
     before = -1
     for number, line in islice(byte_lines(path), _SAMPLED_LINES):
+        if isinstance(line, BadRow):
+            continue
         if number != before + 1:
             blocks.append([])
         blocks[-1].append(line.strip())
@@ -34,19 +37,26 @@ def has_paragraphs(path: Path) -> bool:
     return several > 1 and 2 * broken_off > len(inner) and num_bytes < SHORT_LINE_BYTES * num_lines
 
 
-def text_rows(path: Path) -> Iterator[tuple[int, bytes]]:
+def text_rows(path: Path) -> Iterator[tuple[int, bytes | BadRow]]:
     """Lines, or paragraphs with their line breaks, with the numbers of their first lines (from 1)."""
     return _paragraphs(path) if has_paragraphs(path) else byte_lines(path)
 
 
-def _paragraphs(path: Path) -> Iterator[tuple[int, bytes]]:
-    lines: list[bytes] = []
-    first = 0
+def _paragraphs(path: Path) -> Iterator[tuple[int, bytes | BadRow]]:
+    lines: list[bytes | BadRow] = []
+    first = size = 0
     for number, line in byte_lines(path):
         if lines and number != first + len(lines):
-            yield first, b"\n".join(lines)
+            yield first, _paragraph(lines)
             lines = []
-        first = first if lines else number
-        lines.append(line.rstrip(b"\r\n"))
+        first, size = (first, size) if lines else (number, 0)
+        size += 0 if isinstance(line, BadRow) else len(line)
+        lines.append(line if size < LONGEST_ROW else BadRow(TOO_LONG))
     if lines:
-        yield first, b"\n".join(lines)
+        yield first, _paragraph(lines)
+
+
+def _paragraph(lines: list[bytes | BadRow]) -> bytes | BadRow:
+    """The lines as one row: bad where one of them is."""
+    texts = [line.rstrip(b"\r\n") for line in lines if not isinstance(line, BadRow)]
+    return b"\n".join(texts) if len(texts) == len(lines) else BadRow(TOO_LONG)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
@@ -21,12 +23,17 @@ from adaptft.data.masking import MaskedText, mask
 from adaptft.data.reading import Raw, parse
 from adaptft.data.settings import DataSettings
 from adaptft.data.templates import ChatTemplate
+from adaptft.data.values import TOO_DEEP
+from adaptft.errors import DataError
+from adaptft.units import MiB
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 CHUNK_ROWS = 256
+CHUNK_BYTES = 4 * MiB
+"""Some ten chunks are in flight for each process: memory stays small whatever the rows are."""
 _CHUNKS_BEFORE_POOL = 4
 """Chunks tokenised here before processes are started: small data never waits for them."""
 
@@ -80,6 +87,8 @@ class RowTokenizer:
                 rendered.append(self._render(number, raw, chunk.source))
             except BadRow as bad:
                 rejected.append((bad.reason, number))
+            except RecursionError:  # an object in an object in an object ...
+                rejected.append((TOO_DEEP, number))
         accepted: list[tuple[_Rendered, Tokens]] = []
         for row, tokens in zip(rendered, self.encoder.tokens([row.text for row in rendered]), strict=True):
             if any(tokens.trained[1:]):  # the first token of a row is never predicted
@@ -99,7 +108,7 @@ class RowTokenizer:
             conversation, self.template,
             train_on_prompt=settings.train_on_prompt, mask_history=settings.mask_history,
         )  # fmt: skip
-        num_answers = sum(turn.is_answer for turn in conversation.turns)
+        num_answers = sum(turn.is_answer and turn.trained for turn in conversation.turns)
         return _Rendered(number, masked, num_answers, (*conversation.notes, *masked.notes, *control))
 
 
@@ -130,14 +139,32 @@ def _gathered(source: int, rows: list[tuple[_Rendered, Tokens]], rejected: list[
 
 
 def chunks(source: int, rows: Iterable[tuple[int, Raw]]) -> Iterator[Chunk]:
-    """``rows`` in chunks."""
-    remaining = iter(rows)
-    while part := list(islice(remaining, CHUNK_ROWS)):
+    """``rows`` in chunks: of ``CHUNK_ROWS``, or fewer where rows are long."""
+    part: list[tuple[int, Raw]] = []
+    size = 0
+    for number, raw in rows:
+        part.append((number, raw))
+        size += _size(raw)
+        if len(part) == CHUNK_ROWS or size > CHUNK_BYTES:
+            yield Chunk(source, part)
+            part, size = [], 0
+    if part:
         yield Chunk(source, part)
 
 
+def _size(raw: Raw) -> int:
+    """About how long the texts of a row are."""
+    if isinstance(raw, (bytes, str)):
+        return len(raw)
+    return sum(map(_size, raw.values() if isinstance(raw, dict) else raw)) if isinstance(raw, (dict, list)) else 0
+
+
 def tokenise_chunks(work: RowTokenizer, parts: Iterator[Chunk], num_proc: int) -> Iterator[ChunkTokens]:
-    """Results in order; processes are started once there is more than a little to do."""
+    """Results in order; processes are started once there is more than a little to do.
+
+    Raises:
+        DataError: one of the processes was killed.
+    """
     for part in islice(parts, _CHUNKS_BEFORE_POOL):
         yield work.tokens(part)
     following = next(parts, None)
@@ -147,14 +174,20 @@ def tokenise_chunks(work: RowTokenizer, parts: Iterator[Chunk], num_proc: int) -
     if num_proc <= 1:
         yield from map(work.tokens, parts)
         return
-    with ProcessPoolExecutor(num_proc, _context(), initializer=_start_worker, initargs=(work,)) as pool:
-        waiting: deque[Future[ChunkTokens]] = deque()
-        for part in parts:  # bounded: a fast reader must not pile up rows in memory
-            waiting.append(pool.submit(_work_on, part))
-            if len(waiting) > 4 * num_proc:
+    try:
+        with ProcessPoolExecutor(num_proc, _context(), initializer=_start_worker, initargs=(work,)) as pool:
+            waiting: deque[Future[ChunkTokens]] = deque()
+            for part in parts:  # bounded: a fast reader must not pile up rows in memory
+                waiting.append(pool.submit(_work_on, part))
+                if len(waiting) > 4 * num_proc:
+                    yield waiting.popleft().result()
+            while waiting:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+    except BrokenProcessPool as cause:
+        raise DataError(
+            "A process that tokenised rows was killed (the system does so when memory runs out).",
+            fix="Free some memory, or use fewer processes: --dataset_num_proc 1",
+        ) from cause
 
 
 def default_num_proc() -> int:
@@ -175,6 +208,7 @@ _worker: list[RowTokenizer] = []
 
 def _start_worker(work: RowTokenizer) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # of this process alone: it has one core's worth of the work
+    gc.freeze()  # the parent's objects are not garbage: looking through them over and over took 4 % of the time
     _worker[:] = [work]
 
 

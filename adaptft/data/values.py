@@ -10,6 +10,18 @@ from adaptft.data.conversation import BadRow
 
 Row = dict[str, Any]
 ONLY_TEXT = "only text can be trained"
+TOO_DEEP = "JSON nested too deeply"
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs) and any(found[key] != value for key, value in pairs):
+        raise BadRow("a key twice in one object, with different values")
+    return found
+
+
+JSON = json.JSONDecoder(object_pairs_hook=_object)
+"""Reads JSON; where a key stands twice with different values, nobody can say which is meant: ``BadRow``."""
 
 
 def is_missing(value: Any) -> bool:
@@ -98,7 +110,7 @@ def parse_json(text: str) -> Any:
         ValueError: not JSON, or nested deeper than the parser goes.
     """
     try:
-        return json.loads(text)
+        return JSON.decode(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -143,7 +155,7 @@ def as_arguments(value: Any) -> dict[str, Any]:
         if not value.strip():
             return {}
         try:
-            value = json.loads(value, parse_constant=_no_constant)
+            value = _STRICT_JSON.decode(value)
         except (ValueError, RecursionError):
             raise BadRow("tool call with arguments that are not JSON") from None
     raise BadRow("tool call with arguments that are not an object")
@@ -151,6 +163,9 @@ def as_arguments(value: Any) -> dict[str, Any]:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)
+
+
+_STRICT_JSON = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant)
 
 
 def _kind(value: Any) -> str:

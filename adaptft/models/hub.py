@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ from adaptft.writable import check_folder
 _TEXT_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "LICENSE*", "README.md"]
 _WEIGHTS = ["*.safetensors"]
 _CODE = ["*.py"]
+_SHA256 = re.compile("[0-9a-f]{64}")
 _NOT_NEEDED = ["onnx/*", "openvino/*", "original/*", "runs/*", "*.gguf", "consolidated*.safetensors"]
 
 
@@ -64,31 +67,63 @@ def _huggingface(repo: str, revision: str | None, patterns: list[str]) -> Path:
         "endpoint": os.environ.get("HF_ENDPOINT"),  # read again here: the client reads it only when it is imported
     }
     with _huggingface_errors(repo, revision):
-        if _WEIGHTS[0] in patterns:
-            _check_space(repo, wanted)
-        return Path(snapshot_download(repo, **wanted))
+        missing = _missing(repo, wanted) if _WEIGHTS[0] in patterns else {}
+        _check_space(repo, sum(missing.values()))
+        folder = Path(snapshot_download(repo, **wanted))
+        for name in missing:
+            _check_content(repo, folder / name)
+        return folder
 
 
-def _check_space(repo: str, wanted: dict[str, Any]) -> None:
-    """Compare what is still to be downloaded with what the disk has free.
-
-    Raises:
-        OutputError: it does not fit.
-    """
-    from huggingface_hub import constants, snapshot_download
+def _missing(repo: str, wanted: dict[str, Any]) -> dict[str, int]:
+    """Files that are still to be downloaded, with their bytes."""
+    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import DryRunError
 
     try:
         files = snapshot_download(repo, dry_run=True, **wanted)
     except DryRunError:  # the hub cannot be reached: the download itself takes the cache or says so
-        return
-    needed = sum(file.file_size or 0 for file in files if file.will_download)
+        return {}
+    return {file.filename: file.file_size or 0 for file in files if file.will_download}
+
+
+def _check_space(repo: str, needed: int) -> None:
+    """Look before a download of ``needed`` bytes whether the cache takes them.
+
+    Raises:
+        OutputError: it cannot be written, or has less free.
+    """
+    from huggingface_hub import constants
+
     if needed:
         check_folder(Path(constants.HF_HUB_CACHE), option="HF_HOME")
     if needed > _free_bytes():
         raise OutputError(
             f"{repo} needs {format_bytes(needed)}; the disk of the download cache has {format_bytes(_free_bytes())}.",
             fix="Free some space, or set HF_HOME to a folder on a larger disk.",
+        )
+
+
+def _check_content(repo: str, path: Path) -> None:
+    """Compare a large file with the SHA-256 that the hub gave for it: the client compares sizes alone.
+
+    The client keeps a file under its hash, and links to it; small files are kept under hashes of another kind.
+
+    Raises:
+        ModelError: it differs; the file is removed.
+    """
+    stored = path.resolve()
+    if not path.is_symlink() or not _SHA256.fullmatch(stored.name):
+        return
+    with stored.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != stored.name:
+        path.unlink()
+        stored.unlink()
+        raise ModelError(
+            f"{path.name} of {repo} was damaged on its way: its SHA-256 is not the one that the hub gives. "
+            "It was removed.",
+            fix="Run the command again: only this file is fetched again. If that does not help, take another network.",
         )
 
 
@@ -117,11 +152,34 @@ def _huggingface_errors(repo: str, revision: str | None) -> Iterator[None]:
     except (errors.LocalEntryNotFoundError, httpx.TransportError, ConnectionError) as cause:
         if isinstance(cause.__cause__, errors.HfHubHTTPError):
             raise _failing(repo, cause.__cause__.response.status_code) from cause
+        if kept := _kept_bytes(repo):
+            raise _broken_off(repo, kept) from cause
         raise _unreachable(repo, "Hugging Face", "--hub modelscope, or HF_ENDPOINT with a mirror") from cause
     except errors.HfHubHTTPError as cause:
         raise _failing(repo, cause.response.status_code) from cause
+    except ValueError as cause:  # a file name that leads out of the repository's folder
+        raise ModelError(
+            f"{repo} cannot be stored: {' '.join(str(cause).split())[:200]}", fix="Take another copy of the model."
+        ) from cause
     except OSError as cause:
+        if "Consistency check failed" in str(cause):  # the client's way to say that the file came cut
+            raise _broken_off(repo, _kept_bytes(repo)) from cause
         raise _unwritable(repo, cause) from cause
+
+
+def _kept_bytes(repo: str) -> int:
+    """Bytes of whole files of ``repo`` in the download cache; the client keeps no parts of files."""
+    from huggingface_hub import constants
+
+    blobs = Path(constants.HF_HUB_CACHE) / f"models--{repo.replace('/', '--')}" / "blobs"
+    return sum(file.stat().st_size for file in blobs.glob("*") if file.suffix != ".incomplete")
+
+
+def _broken_off(repo: str, kept: int) -> ModelError:
+    return ModelError(
+        f"The download of {repo} broke off; files of {format_bytes(kept)} are whole and kept.",
+        fix="Run the command again when the network is back: it goes on with the files that are missing.",
+    )
 
 
 def _modelscope(repo: str, revision: str | None, patterns: list[str]) -> Path:

@@ -1,4 +1,4 @@
-"""adaptft's own cache folder: results appear there whole or not at all."""
+"""Folders of adaptft's cache appear whole or not at all."""
 
 from __future__ import annotations
 

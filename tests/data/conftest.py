@@ -45,7 +45,7 @@ def build_tokenizer(*, prefix_space: bool = False) -> PreTrainedTokenizerFast:
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("ADAPTFT_CACHE", str(folder))
+    monkeypatch.setenv("ADAPTFT_HOME", str(folder))
     return folder
 
 

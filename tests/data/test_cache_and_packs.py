@@ -187,13 +187,13 @@ def test_arrow_offsets_measure_rows_through_selections(read):
 
 
 def test_a_new_user_can_write_the_cache_where_they_say(read, tmp_path, monkeypatch):
-    monkeypatch.setenv("ADAPTFT_CACHE", str(tmp_path / "file" / "cache"))
+    monkeypatch.setenv("ADAPTFT_HOME", str(tmp_path / "file" / "cache"))
     (tmp_path / "file").write_text("in the way")
     from adaptft.errors import OutputError
 
     with pytest.raises(OutputError, match="Cannot write tokenised rows") as error:
         read(rows(2))
-    assert "ADAPTFT_CACHE" in error.value.fix
+    assert "ADAPTFT_HOME" in error.value.fix
 
 
 def test_reading_does_not_import_torch_before_batches_are_made(tmp_path):

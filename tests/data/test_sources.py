@@ -173,7 +173,11 @@ def test_registration_of_llamafactory_names_columns_and_roles(read, tmp_path):
                     "tags": {"role_tag": "who", "content_tag": "says", "user_tag": "asker", "assistant_tag": "helper"},
                 },
                 "web": {"file_name": "web.jsonl", "columns": {"prompt": "body"}},
-                "pairs": {"file_name": "own.json", "ranking": True},
+                "pairs": {
+                    "file_name": "pairs.json",
+                    "ranking": True,
+                    "columns": {"prompt": "ask", "chosen": "good", "rejected": "poor"},
+                },
                 "code": {"script_url": "x.py", "columns": {}},
             }
         )
@@ -183,6 +187,9 @@ def test_registration_of_llamafactory_names_columns_and_roles(read, tmp_path):
     assert talked.trained() == ["Hello<|im_end|>"]
     assert talked.texts()[0].startswith("<|im_start|>system\nBe kind.<|im_end|>")
     assert read(tmp_path / "web").trained() == ["Once.<|im_end|>"]
+    (tmp_path / "pairs.json").write_text('[{"ask": "?", "good": "yes", "poor": "no"}]')
+    asked = read(tmp_path / "pairs", columns='{"ask": "query", "good": "response"}')
+    assert asked.trained() == ["yes<|im_end|>"]
     with pytest.raises(DataError, match="preference pairs"):
         read(tmp_path / "pairs")
     with pytest.raises(DataError, match="neither file_name") as error:

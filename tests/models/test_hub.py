@@ -24,6 +24,8 @@ try:
 except AdaptftError as error:
     print(error)
 """
+HEADER = b'{"x":{"dtype":"U8","shape":[31457280],"data_offsets":[0,31457280]}}'
+LARGE = len(HEADER).to_bytes(8, "little") + HEADER + bytes(range(256)) * (30 * 2**20 // 256)
 Locate = Callable[..., list[str]]
 
 
@@ -47,7 +49,13 @@ def find(tiny_qwen2: Path, tmp_path: Path, asked: list[str]) -> Iterator[Locate]
     bert = tmp_path / "bert"
     bert.mkdir()
     (bert / "config.json").write_text('{"model_type": "bert", "architectures": ["BertForMaskedLM"]}')
-    served = {"some/model": model, "some/huge": model, "some/code": code, "some/pickles": pickles, "some/bert": bert}
+    large = Path(shutil.copytree(model, tmp_path / "large"))
+    (large / "model-2.safetensors").write_bytes(LARGE)
+    evil = Path(shutil.copytree(model, tmp_path / "evil"))
+    served = {
+        "some/model": model, "some/huge": model, "some/code": code, "some/pickles": pickles, "some/bert": bert,
+        "some/damaged": model, "some/cut": large, "some/cut-dead": large, "some/evil": evil,
+    }  # fmt: skip
     with serve(served) as (address, paths):
         environment = {
             **os.environ,
@@ -114,3 +122,29 @@ def test_a_model_that_does_not_fit_on_the_disk_is_not_begun(find: Locate, asked:
     assert first.startswith("some/huge needs 1073741824.0 GiB; the disk of the download cache has")
     assert "HF_HOME" in second
     assert not list((tmp_path / "cache").rglob("*.incomplete"))
+
+
+def test_a_broken_line_is_taken_up_where_it_broke(find: Locate, asked: list[str], tmp_path: Path) -> None:
+    path, _ = find("some/cut")
+    starts = [int(words.removeprefix("from ")) for words in asked if words.startswith("from ")]
+    assert len({start for start in starts if start}) >= 2, "ranges were asked for"
+    assert (Path(path) / "model-2.safetensors").read_bytes() == LARGE
+
+
+def test_a_download_that_breaks_off_says_what_is_kept(find: Locate) -> None:
+    first, second = find("some/cut-dead")
+    assert first.startswith("The download of some/cut-dead broke off; files of ")
+    assert "Run the command again" in second
+
+
+def test_a_damaged_file_is_told_by_its_checksum_and_removed(find: Locate, tmp_path: Path) -> None:
+    first, second = find("some/damaged")
+    assert first.startswith("model.safetensors of some/damaged was damaged on its way")
+    assert "Run the command again" in second
+    assert not list((tmp_path / "cache").rglob("model.safetensors"))
+
+
+def test_a_file_name_that_leads_out_of_the_folder_is_refused(find: Locate, tmp_path: Path) -> None:
+    first, _ = find("some/evil")
+    assert first.startswith("some/evil cannot be stored")
+    assert not list((tmp_path / "cache").rglob("out.json"))
