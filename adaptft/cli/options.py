@@ -13,6 +13,7 @@ from adaptft.cli.arguments import RECIPE_ENDINGS, split_arguments
 from adaptft.errors import RequestError
 from adaptft.parsing import parse_request
 from adaptft.parsing.fields import OptionField, option_fields
+from adaptft.requests import PLANNED, TrainRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -91,15 +92,16 @@ class RequestCommand(ExampleCommand):
         """The request's options under their headings, then the command's own."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for field in option_fields(self.kind).values():
-            groups.setdefault(field.group, []).append((_usage(field), _help(field)))
+            groups.setdefault(field.group, []).append((_usage(field), _help(field, self.kind)))
         params = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
         own = [record for p in params if (record := p.get_help_record(ctx)) is not None]
         for heading, rows in (groups | {"Command": own}).items():
             with formatter.section(heading):
                 formatter.write_dl(rows, col_max=36)
         formatter.write_paragraph()
+        switch = next((field.name for field in option_fields(self.kind).values() if field.kind == "bool"), "switch")
         formatter.write_text(
-            "Switches are on when named; --packing false turns one off. Lists take several words. "
+            f"Switches are on when named; --{switch} false turns one off. Lists take several words. "
             "- and _ are the same, and the names of ms-swift, LLaMA-Factory, Axolotl and TRL are understood."
         )
 
@@ -159,10 +161,11 @@ def _usage(field: OptionField) -> str:
     return f"--{field.name} {_VALUE_NAMES[field.kind]}".rstrip()
 
 
-def _help(field: OptionField) -> str:
+def _help(field: OptionField, kind: type[Any]) -> str:
     missing = [w for w in field.words if w not in field.help]
     choices = f" One of {', '.join(field.words)}." if missing else ""
-    return field.help + choices + _default(field)
+    planned = " [planned]" if kind is TrainRequest and field.name in PLANNED and "default:" not in field.help else ""
+    return field.help + choices + (planned or _default(field))
 
 
 def _default(field: OptionField) -> str:

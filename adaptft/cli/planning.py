@@ -55,27 +55,34 @@ def read_subject(parsed: Parsed[TrainRequest]) -> Subject:
     Raises:
         AdaptftError: the model or the data cannot be read.
     """
+    from adaptft.models.locating import unpacked_from
+
     parsed = _with_adapter(parsed)
     request = parsed.request
     model = read_shape(request)
     folder = _folder_here(request)
     if folder is None:
         data = estimate(sources(request), request.hub)
-        return Subject(parsed=parsed, model=model, dataset=data, notes=(_when_measured(request.model),))
+        notes = filter(None, (_when_measured(request.model), unpacked_from(request.model, request.hub)))
+        return Subject(parsed=parsed, model=model, dataset=data, notes=tuple(notes))
     return _measured(parsed, model, folder)
 
 
 def _measured(parsed: Parsed[TrainRequest], model: ModelShape, folder: Path) -> Subject:
     """The data read with the tokenizer in ``folder``; held-out data of its own is read too, and compared with it."""
     from adaptft import data
+    from adaptft.cli.screens import sign_of_life
+    from adaptft.models.locating import unpacked_from
 
     request = parsed.request
-    tokenized = read_data(request, folder, sources(request))
+    with sign_of_life("reading and tokenising the data"):
+        tokenized = read_data(request, folder, sources(request))
     first: tuple[str, ...] = ()
     if request.val_dataset:
         held_out = read_data(request, folder, request.val_dataset)
         first = data.overlap_warning(tokenized.rows, held_out.rows, request.val_dataset)
-    return Subject(parsed=parsed, model=model, dataset=tokenized.shape, data=tokenized, first=first)
+    notes = tuple(filter(None, [unpacked_from(request.model, request.hub)]))
+    return Subject(parsed=parsed, model=model, dataset=tokenized.shape, data=tokenized, notes=notes, first=first)
 
 
 def plan_run(parsed: Parsed[TrainRequest], machine_file: Path | None) -> Planned:
@@ -89,6 +96,7 @@ def plan_run(parsed: Parsed[TrainRequest], machine_file: Path | None) -> Planned
         AdaptftError: as ``plan_here``, and the model cannot be fetched.
     """
     from adaptft import models
+    from adaptft.cli.screens import sign_of_life
     from adaptft.models.bases import check_base
 
     parsed = _with_adapter(parsed)
@@ -99,9 +107,10 @@ def plan_run(parsed: Parsed[TrainRequest], machine_file: Path | None) -> Planned
         early = plan_on(machine, Subject(parsed=parsed, model=model, dataset=estimate(sources(request), request.hub)))
         if not early.plan.fits:
             return early
-    found = models.locate(
-        request.model, hub=request.hub, revision=request.revision, trust_remote_code=request.trust_remote_code
-    )
+    with sign_of_life(f"getting {request.model} ready (a GGUF file is unpacked once)"):
+        found = models.locate(
+            request.model, hub=request.hub, revision=request.revision, trust_remote_code=request.trust_remote_code
+        )
     if request.adapters is not None:
         check_base(Path(request.adapters), found)
     return plan_on(machine, _measured(parsed, model, found.path))

@@ -14,6 +14,7 @@ from accelerate.utils.memory import clear_device_cache
 from adaptft import models
 from adaptft.artifacts import FILE_NAME
 from adaptft.errors import TrainingError
+from adaptft.models.locating import unpacked_from
 from adaptft.plans import TrainPlan
 from adaptft.records import read_json
 from adaptft.reports import RunReport
@@ -54,7 +55,8 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
     if (finished := _finished(start.checkpoint, output_dir, identity.max_steps)) is not None:
         return finished
     memory = metrics.PeakMemory(on_gpu=True) if uses_gpu(plan) else None
-    notes = (*start.notes, *rows.notes)
+    unpacked = unpacked_from(request.model, request.hub)
+    notes = (*filter(None, [unpacked]), *start.notes, *rows.notes)
     with (
         _released_on_failure(process, output_dir),
         recovery.explained(plan, output_dir),
