@@ -54,7 +54,13 @@ def progress_lines() -> Callable[[str], None]:
 
 @contextmanager
 def sign_of_life(words: str) -> Iterator[None]:
-    """Say what is being done, on stderr, where it takes longer than people wait without wondering."""
+    """Say what is being done where it takes longer than people wait without wondering.
+
+    To a terminal alone: in files and pipes an error is two lines, whatever the machine's speed.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
     timer = threading.Timer(SILENCE_SECONDS, progress_lines(), [words])
     timer.daemon = True
     timer.start()
@@ -192,7 +198,14 @@ def _speed(plan: TrainPlan) -> str:
         return "not predicted: the rates of this device are not known (adaptft bench measures them)"
     mfu = f", {plan.speed.mfu:.0%} of the peak" if plan.speed.mfu is not None else ""
     step = format_seconds(plan.speed.step_seconds)
-    return f"{step} a step, {plan.speed.tokens_per_second:,.0f} tokens/s{mfu} (predicted)"
+    return f"{step} a step, {plan.speed.tokens_per_second:,.0f} tokens/s{mfu} ({_basis(plan)})"
+
+
+def _basis(plan: TrainPlan) -> str:
+    """What the speed was predicted from, where it is more than the table of GPUs."""
+    found, on_cpu = plan.machine.ceilings, plan.decisions.placement.value.strategy == "cpu"
+    used = found is not None and found.device == ("cpu" if on_cpu else "cuda")
+    return f"predicted from rates {found.source}" if found and used else "predicted"
 
 
 def _time(plan: TrainPlan) -> str:

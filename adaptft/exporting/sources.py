@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from adaptft.artifacts import Artifact, is_adapter, read_artifact
+from adaptft.artifacts import Artifact, check_adapter, is_adapter, read_artifact
 from adaptft.errors import ExportError, OutputError, RequestError
 from adaptft.models import LocalModel, fingerprint, locate
 from adaptft.models.bases import locate_base
@@ -83,11 +83,7 @@ def find_source(request: ExportRequest) -> ExportSource:
             )
         return _complete_model(request, model)
     adapters = Path(folder)
-    if not is_adapter(adapters):
-        raise ExportError(
-            f"{folder} holds no adapter (no adapter_config.json).",
-            fix=f"Give the folder that `adaptft train` wrote; a complete model goes to --model {folder}.",
-        )
+    check_adapter(adapters, error=ExportError, otherwise=f"a complete model goes to --model {folder}")
     base = locate_base(adapters, model, hub=request.hub, trust_remote_code=request.trust_remote_code, error=ExportError)
     artifact = read_artifact(adapters)
     return ExportSource(

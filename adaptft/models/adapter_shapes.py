@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from adaptft.artifacts import ADAPTER_CONFIG, adapter_base, is_adapter, read_artifact
+from adaptft.artifacts import ADAPTER_CONFIG, adapter_base, check_adapter, read_artifact
 from adaptft.errors import ModelError
 from adaptft.facts import AdapterShape, ModelShape
 from adaptft.models.stopping import named_stop_ids
@@ -23,11 +23,7 @@ def read_adapter(name: str, folder: Path) -> AdapterShape:
     Raises:
         ModelError: there is no adapter, or not a LoRA adapter that can be read.
     """
-    if not is_adapter(folder):
-        raise ModelError(
-            f"{folder} holds no adapter (no {ADAPTER_CONFIG}).",
-            fix="Give the folder that `adaptft train` wrote; a complete model needs no --adapters.",
-        )
+    check_adapter(folder)
     config = read_config(folder)
     shapes, stored_rank = stored_shapes(folder)
     artifact = read_artifact(folder)

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from adaptft.artifacts import is_adapter
+from adaptft.artifacts import check_adapter
 from adaptft.errors import AdaptftError, ModelError, RequestError
 from adaptft.models.adapter_shapes import check_stored, read_config
 from adaptft.models.adapting import first_line, unfit
@@ -26,11 +26,7 @@ def with_settings_of_adapter(request: TrainRequest) -> TrainRequest:
     if request.adapters is None:
         return request
     folder = Path(request.adapters)
-    if not is_adapter(folder):
-        missing = "holds no adapter (no adapter_config.json)" if folder.is_dir() else "does not exist"
-        raise ModelError(
-            f"--adapters {folder} {missing}.", fix="Give the folder that adaptft train wrote, or leave it out."
-        )
+    check_adapter(folder)
     merging = f"Merge it first, and train the result: adaptft export --format merged --adapters {folder}"
     if request.train_type == "full":
         raise RequestError(f"train_type full trains the whole model, without the adapter in {folder}.", fix=merging)

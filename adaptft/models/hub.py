@@ -214,15 +214,15 @@ def _not_found(repo: str, hub: str, hint: str) -> ModelError:
 
 
 def _unreachable(repo: str, hub: str, other: str) -> ModelError:
+    here = f"on a machine with network run: adaptft download {repo}, copy the folder it prints, and name that folder"
     if (variable := optional.offline_by()) and hub == "Hugging Face":
         return ModelError(
             f"{variable} is set, so {hub} is not asked for {repo}, which was not downloaded before.",
-            fix=f"Run the command with {variable}=0; or without network name a model folder that is here.",
+            fix=f"Run the command with {variable}=0; or {here} as the model.",
         )
     return ModelError(
         f"{hub} cannot be reached for {repo}, which was not downloaded before and is no folder here.",
-        fix=f"Try {other}; or on a machine with network run: adaptft download {repo}, copy the folder it prints, "
-        "and name that folder as the model.",
+        fix=f"Try {other}; or {here} as the model.",
     )
 
 

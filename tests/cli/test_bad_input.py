@@ -82,7 +82,7 @@ TRAIN = {
     "without weights": (remove("model/model.safetensors"), FROM_GOOD, "no weights", "Copy or download"),
     "unknown alias": (None, FROM_GOOD.replace("model model", "model qwen-7"), "no model 'qwen-7'", "qwen-7b?"),
     "hub unreachable": (
-        None, FROM_GOOD.replace("model model", "model acme/none"), "cannot be reached", "adaptft download acme/none",
+        None, FROM_GOOD.replace("model model", "model acme/none"), "HF_HUB_OFFLINE is set", "HF_HUB_OFFLINE=0",
     ),
     "unsupported architecture": (
         config(model_type="t5", architectures=["T5ForConditionalGeneration"]), FROM_GOOD, "unsupported", "nearest",
@@ -175,6 +175,12 @@ OTHERS = {
     "eval: too short": (None, "eval model --max_length 2 --max_rows 1", 1, "No row is left", "Raise it"),
     "eval: output nowhere": (None, "eval model --output no/x.json", 1, "no folder", "a folder that is there"),
     "eval: output a folder": (None, "eval model --output model", 1, "is a folder", "Name a file"),
+    "export: no such adapter": (None, "export --format fp8 --adapters o/gone", 1, "no folder o/gone", "train"),
+    "eval: no such adapter": (None, "eval nowhere/m --adapters gone", 1, "There is no folder gone", "train"),
+    "eval: no such export": (None, "eval nowhere/m --exports gone", 1, "There is no folder gone", "export"),
+    "infer: no such adapter": (None, "infer model --adapters gone --prompt hi", 1, "There is no folder gone", "train"),
+    "serve: no such adapter": (None, "serve model --adapters a=gone --print", 1, "There is no folder gone", "train"),
+    "plan: no such adapter": (None, "plan --model model --adapters gone", 1, "There is no folder gone", "train"),
     "eval: a model as adapter": (None, "eval model --adapters model", 1, "holds no adapter", "--exports"),
     "export: nothing": (None, "export --format merged", 2, "Nothing to export", "--adapters"),
     "export: a model as adapter": (None, "export --format merged --adapters model", 1, "holds no adapter", "--model"),

@@ -66,8 +66,8 @@ def test_its_weights_learn_on(here, first, tiny_qwen2):
 
 
 REFUSED = {
-    "no folder": (["--adapters", "gone"], "gone does not exist", "the folder that adaptft train wrote"),
-    "no adapter": (["--adapters", "."], "holds no adapter", "the folder that adaptft train wrote"),
+    "no folder": (["--adapters", "gone"], "There is no folder gone", "the folder that `adaptft train` wrote"),
+    "no adapter": (["--adapters", "."], "holds no adapter", "the folder that `adaptft train` wrote"),
     "another rank": (["--adapters", "{first}", "--lora_rank", "8"], "lora_rank 8 contradicts", "Leave lora_rank out"),
     "other targets": (["--adapters", "{first}", "--target_modules", "v_proj"], "which has q_proj up_proj", "Leave"),
     "all of the model": (["--adapters", "{first}", "--train_type", "full"], "without the adapter", "Merge it first"),
