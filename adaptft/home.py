@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_folder(*parts: str) -> Path:
-    """A folder or file under ``$ADAPTFT_HOME``, or ``adaptft`` in the user's cache folder; it is not created.
+    """A folder under ``$ADAPTFT_HOME``, or under ``adaptft`` in the user's cache folder; it is not created.
 
     ``ADAPTFT_CACHE``, the older name, counts where ``ADAPTFT_HOME`` is not set.
     """

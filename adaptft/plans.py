@@ -121,6 +121,8 @@ class Checkpointing:
 
     layers: int
     of: int
+    offload: bool = False
+    """The inputs that these layers keep wait in host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +178,15 @@ class Compile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterKernels:
+    """How layers with adapters run: by operators that fuse adapter, frozen matmul and activation, or as PEFT's."""
+
+    fused: bool
+    transposed_copy: bool = False
+    """FP8 weights are kept a second time, transposed, rather than transposed in each backward pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decisions:
     """All decisions of a training plan."""
 
@@ -189,6 +200,7 @@ class Decisions:
     optimizer: Decision[Optimizer]
     schedule: Decision[Schedule]
     compile: Decision[Compile]
+    adapters: Decision[AdapterKernels]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,6 +101,9 @@ class TrainRequest:
     gradient_checkpointing: bool | None = option(
         None, group=NUMBERS, help="true: every layer; false: none; default: as many as memory demands."
     )
+    activation_offloading: bool | None = option(
+        None, group=NUMBERS, help="Inputs of checkpointed layers wait in host memory; default: where memory demands it."
+    )
     torch_compile: bool | None = option(None, group=NUMBERS, help="Compile each decoder layer.")
 
     per_device_train_batch_size: int | None = option(None, group=BATCH, help="Sequences a GPU takes at a time.")

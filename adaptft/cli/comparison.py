@@ -88,11 +88,11 @@ def assumptions(options: tuple[Option, ...], subject: Subject) -> tuple[str, ...
     said = "assumed, since no rows were measured" if data.assumed else "measured"
     rows = f"Data ({said}): {data.num_rows} rows of {data.mean_row_tokens:.0f} tokens on average."
     dated = {
-        price_key(plan.machine.gpus[0]): f"${plan.cost.usd_per_gpu_hour:g} ({plan.cost.price_source})"
+        price_key(plan.machine.gpus[0]): f"${plan.cost.usd_per_gpu_hour:.2f} a GPU and hour ({plan.cost.price_source})"
         for option in options
         if (plan := option.plan) and plan.cost
     }
-    prices = [f"{key}: {price} for a GPU and hour." for key, price in dated.items()]
+    prices = [f"Price of {key}: {price}." for key, price in dated.items()]
     return (rows, *prices, *subject.parsed.notes, *subject.notes)
 
 

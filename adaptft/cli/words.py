@@ -9,6 +9,7 @@ from typing import Any
 
 from adaptft.facts import DatasetShape, Gpu, Machine, ModelShape
 from adaptft.plans import (
+    AdapterKernels,
     Attention,
     Batch,
     Checkpointing,
@@ -110,9 +111,10 @@ def _batch(value: Batch) -> str:
 
 
 def _checkpointing(value: Checkpointing) -> str:
+    aside = ", inputs in host memory" if value.offload else ""
     if value.layers in (0, value.of):
-        return f"every layer ({value.of})" if value.layers else "no layer"
-    return f"{value.layers} of {value.of} layers"
+        return f"every layer ({value.of}){aside}" if value.layers else "no layer"
+    return f"{value.layers} of {value.of} layers{aside}"
 
 
 def _attention(value: Attention) -> str:
@@ -151,6 +153,10 @@ def _compile(value: Compile) -> str:
     return "each decoder layer" if value.enabled else "no"
 
 
+def _adapter_kernels(value: AdapterKernels) -> str:
+    return "fused" if value.fused else "as PEFT's"
+
+
 _WORDS: dict[type[Any], Callable[[Any], str]] = {
     Precision: _precision,
     Method: _method,
@@ -162,6 +168,7 @@ _WORDS: dict[type[Any], Callable[[Any], str]] = {
     Optimizer: _optimizer,
     Schedule: _schedule,
     Compile: _compile,
+    AdapterKernels: _adapter_kernels,
 }
 
 

@@ -105,7 +105,6 @@ TRAIN: dict[str, Meaning] = {
     "shift_attn": unsupported("Leave it out: attention is whole."),
     "rope_scaling": unsupported("Leave it out: positions are the model's own."),
     "rope_theta": unsupported("Leave it out: positions are the model's own."),
-    "activation_offloading": unsupported("Write gradient_checkpointing: true, or leave it to adaptft."),
     "torch_empty_cache_steps": harmless("memory is planned"),
     "low_cpu_mem_usage": harmless("weights are always read one by one"),
     "bnb_4bit_quant_storage": only("uint8", "none", fix="Only uint8; leave it out."),

@@ -13,6 +13,9 @@ MATMUL_SHARE = 0.94
 """What a model's own matmuls reach of the best one that was measured on the board."""
 BANDWIDTH_SHARE = 0.88
 """What kernels reach of the memory's bandwidth (an H200 copies at 4.27 of 4.8 TB/s)."""
+ATTENTION_SHARE, ATTENTION_SHARE_OF_HOPPER = 0.6, 0.3
+"""What causal flash attention reaches of the matmul rate, forward and backward: Ampere's kernels feed Hopper's tensor
+cores badly (223 of 731 TFLOP/s on an H200); elsewhere as published for A100."""
 FROM_TABLE = "the table of GPUs"
 
 
@@ -36,7 +39,10 @@ def table_ceilings(row: GpuModel, share: float = 1.0, memory_share: float = 1.0)
     reached = {kind: rate * PEAK_SHARE for kind, rate in peaks.items() if rate}
     if sixteen is not None:
         reached |= {kind: sixteen for kind in ("fp16", "bf16") if peaks[kind]}
+    matmul = (sixteen or peaks["fp16"] * PEAK_SHARE) * 1e12 * share
+    hopper = row.compute_capability[0] >= 9
     return Ceilings(
+        attention_flops=matmul * (ATTENTION_SHARE_OF_HOPPER if hopper else ATTENTION_SHARE),
         matmul_flops={kind: rate * 1e12 * share for kind, rate in reached.items()},
         peak_flops={kind: rate * 1e12 * share for kind, rate in peaks.items() if rate},
         memory_bytes_per_second=row.memory_gb_per_second * 1e9 * BANDWIDTH_SHARE * memory_share,

@@ -18,7 +18,8 @@ _BY_NAME: dict[str, GpuModel] = {name: row for row in reversed(ROWS) for name in
 _MAKERS_WORDS = re.compile(r"nvidia|geforce|rtx|tesla|quadro|generation|[^a-z0-9]")
 _NOMINAL_GB = (8, 10, 11, 12, 16, 22, 24, 32, 40, 48, 80, 94, 96, 128, 141, 144, 180, 186, 270, 279)
 _ALSO = {
-    "h100-sxm": "h100", "h100-sxm5": "h100", "h200-sxm": "h200", "a100-sxm-40g": "a100-40g", "a100-sxm-80g": "a100-80g",
+    "h100-sxm": "h100", "h100-sxm5": "h100", "h100-sxm5-80g": "h100", "h100-sxm-80g": "h100",
+    "h100-sxm5-96g": "h100-96g", "h200-sxm": "h200", "a100-sxm-40g": "a100-40g", "a100-sxm-80g": "a100-80g",
     "v100-sxm2-16g": "v100-16g", "v100-sxm2-32g": "v100-32g", "a100-80g-pcie": "a100-pcie-80g", "dgx-spark": "gb10",
 }  # fmt: skip
 

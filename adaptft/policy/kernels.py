@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from adaptft.errors import RequestError
 from adaptft.facts import Gpu, ModelShape, Software
-from adaptft.plans import Attention, Compile, Decision, LossKernel, Precision
+from adaptft.plans import AdapterKernels, Attention, Compile, Decision, LossKernel, Method, Precision
 from adaptft.policy.architectures import capabilities
 from adaptft.requests import TrainRequest
 from adaptft.units import MiB, format_bytes
@@ -92,3 +92,35 @@ def _compile_obstacle(gpu: Gpu | None, model: ModelShape, software: Software) ->
     if model.moe is not None:
         return "routed experts change their shapes with every batch"
     return None
+
+
+def choose_adapter_kernels(
+    gpu: Gpu | None, method: Method, precision: Precision, software: Software, *, transposed_copy: bool
+) -> Decision[AdapterKernels]:
+    """Fused wherever their kernels run and the adapters are plain; FP8 weights once or twice as memory allows."""
+    obstacle = _fusing_obstacle(gpu, method, precision, software)
+    if obstacle:
+        return Decision(AdapterKernels(fused=False), f"{obstacle}: PEFT's own layers")
+    reason = "each MLP one operator, and layers that share an input: fewer trips through memory"
+    if method.base_storage != "fp8":
+        return Decision(AdapterKernels(fused=True), reason)
+    copies = (
+        "; FP8 weights twice, as they are and transposed" if transposed_copy else "; FP8 weights once, to save memory"
+    )
+    return Decision(AdapterKernels(fused=True, transposed_copy=transposed_copy), reason + copies)
+
+
+def _fusing_obstacle(gpu: Gpu | None, method: Method, precision: Precision, software: Software) -> str | None:
+    if method.train_type == "full":
+        return "no adapters"
+    if gpu is None:
+        return "the operators are for GPUs"
+    if not capabilities(gpu.compute_capability or (0, 0)).bf16:
+        return f"{gpu.name} is older than Ampere"
+    if "triton" not in software.packages:
+        return "the package triton is not installed"
+    if precision.compute == "fp32":
+        return "the operators take 16-bit types"
+    if method.lora_dropout:
+        return "adapters with dropout"
+    return "DoRA" if method.use_dora else None

@@ -3,9 +3,9 @@
 Symbols: T tokens in a micro-batch, h hidden size, q and k widths of all query and of all key heads, f width of the
 MLP, a query heads, V vocabulary, P parameters. A layer that keeps its activations saves, in the compiled form and
 per token, in 16 bit: the inputs of the layer and of its second half and both norms' outputs (8h bytes), queries and
-attention output (4q), keys and values (4k), gate, up and their product (6f), and the log-sum-exp of attention (4a).
-With norms on queries and keys, their inputs as well (2q + 2k). Checked on an H200: 159.4 kB a token and layer
-measured for Qwen2.5-7B's shape, 159.0 by the formula (see benchmarks/results).
+attention output (4q), keys and values (4k), gate, up and their product (6f; where the MLP is one fused operator, 4f),
+and the log-sum-exp of attention (4a). With norms on queries and keys, their inputs as well (2q + 2k). Checked on an
+H200: 159.4 kB a token and layer measured for Qwen2.5-7B's shape, 159.0 by the formula (see benchmarks/results).
 
 The peak is the largest of several moments, not a sum over all parts: the end of the forward pass (all saved
 activations and a chunk of logits), the start of the backward pass (all saved activations, the last layer's
@@ -22,11 +22,19 @@ from adaptft.plans import MemoryEstimate, Method, Precision
 from adaptft.policy.workload import Workload
 from adaptft.units import GiB, MiB
 
-DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2, "nf4": 0.5}
-"""Bytes a weight as stored; FP8 holds each weight twice (cuBLAS wants the transpose for the backward pass)."""
+DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "nf4": 0.5}
+"""Bytes a weight as stored; FP8 may keep each weight twice (cuBLAS wants the transpose for the backward pass)."""
 QK_NORM_FAMILIES = frozenset({"qwen3", "qwen3_moe", "gemma3_text"})
+SMALLEST_RANK = 16
+"""Fused operators pad ranks to this."""
+MATMUL_WORKSPACE = 96 * MiB
+"""What cuBLAS sets aside on Hopper, as measured; older cards take less."""
+OFFLOADED_IN_FLIGHT = 2
+"""Inputs of checkpointed layers that are on the device at a time when they wait in host memory: one, and the next."""
 SAVED_STATES = {"adamw": 2.0, "adamw_8bit": 2.03, "paged_adamw_8bit": 2.03}
 CUDA_CONTEXT_BYTES = 600 * MiB
+NCCL_BYTES = 512 * MiB
+"""Buffers of a communicator between replicas: 0.2 to 1 GiB as published, not measured here."""
 ALLOCATOR_SLACK = 0.04
 """Reserved over allocated, with expandable segments: 1.03 measured where shapes do not change."""
 FREE_MARGIN = 0.03
@@ -44,13 +52,13 @@ def estimate_memory(work: Workload, capacity_bytes: int, *, on_gpu: bool) -> Mem
     early_gradients = buckets + (trained.gradients if accumulates else 0)
     moments: dict[Literal["forward", "backward", "optimizer"], tuple[int, int, int, int, int]] = {
         # moment: (16-bit copies of weights, gradients, activations, logits, workspace)
-        "forward": (copies, early_gradients, activations, logits, 0),
-        "backward": (copies, early_gradients, activations, 0, backward),
+        "forward": (copies, early_gradients, activations, logits, MATMUL_WORKSPACE),
+        "backward": (copies, early_gradients, activations, 0, backward + MATMUL_WORKSPACE),
         "optimizer": (0, buckets + trained.gradients, 0, 0, _optimizer_workspace(work)),
     }
     moment = max(moments, key=lambda name: sum(moments[name]))
     copies, gradients, activations, logits, workspace = moments[moment]
-    weights = weights_bytes(work.model, work.precision, work.method) + copies
+    weights = stored_bytes(work) + copies
     peak = trained.adapters + trained.optimizer + sum(moments[moment]) + weights - copies
     return MemoryEstimate(
         weights_bytes=weights,
@@ -60,10 +68,16 @@ def estimate_memory(work: Workload, capacity_bytes: int, *, on_gpu: bool) -> Mem
         activations_bytes=activations,
         logits_bytes=logits,
         workspace_bytes=workspace,
-        framework_bytes=CUDA_CONTEXT_BYTES + int(peak * ALLOCATOR_SLACK) if on_gpu else int(0.6 * GiB),
+        framework_bytes=_framework_bytes(work, peak) if on_gpu else int(0.6 * GiB),
         capacity_bytes=capacity_bytes,
         moment=moment,
     )
+
+
+def _framework_bytes(work: Workload, peak_bytes: int) -> int:
+    """CUDA's context, what the allocator holds unused, and the buffers of replicas that exchange gradients."""
+    buffers = NCCL_BYTES if work.batch.data_parallel_size > 1 else 0
+    return CUDA_CONTEXT_BYTES + int(peak_bytes * ALLOCATOR_SLACK) + buffers
 
 
 def fits(memory: MemoryEstimate) -> bool:
@@ -81,6 +95,14 @@ def weights_bytes(model: ModelShape, precision: Precision, method: Method) -> in
     each = _nf4_bytes(method.double_quant) if method.base_storage == "nf4" else DTYPE_BYTES["fp8"]
     scales = 4 * sum(row.out_features * row.count for row in stored) if method.base_storage == "fp8" else 0
     return int((model.num_parameters - converted) * plain + converted * each + scales)
+
+
+def stored_bytes(work: Workload) -> int:
+    """The weights as this run keeps them: FP8 ones, where there is room, a second time transposed."""
+    once = weights_bytes(work.model, work.precision, work.method)
+    if work.method.base_storage != "fp8" or not work.decisions.adapters.value.transposed_copy:
+        return once
+    return once + sum(row.num_weights for row in work.model.linears if _is_converted(row, work.method))
 
 
 def _compute_copies(work: Workload) -> int:
@@ -152,7 +174,7 @@ def layer_activation_bytes(work: Workload) -> int:
 def _bytes_per_token(work: Workload) -> int:
     model, size = work.model, _activation_size(work)
     query, key = model.query_size, model.key_value_size
-    values = 4 * model.hidden_size + 2 * query + 2 * key + 3 * _mlp_width(model)
+    values = 4 * model.hidden_size + 2 * query + 2 * key + (2 if work.fuses_mlp else 3) * _mlp_width(model)
     if model.model_type in QK_NORM_FAMILIES:
         values += query + key
     if work.precision.weights == "fp32" and size == 2:  # autocast keeps the residual stream in FP32
@@ -179,7 +201,10 @@ def _adapter_bytes_per_token(work: Workload) -> int:
     """Outputs of the adapters' first halves: rank values for each adapted matrix of a layer."""
     if work.targets is None:
         return 0
-    return 2 * work.method.lora_rank * max(1, work.targets.num_modules // work.model.num_layers)
+    rank = work.method.lora_rank
+    if work.decisions.adapters.value.fused:
+        rank = max(SMALLEST_RANK, 1 << (rank - 1).bit_length())
+    return 2 * rank * max(1, work.targets.num_modules // work.model.num_layers)
 
 
 def _scores_bytes(work: Workload) -> int:
@@ -190,24 +215,48 @@ def _scores_bytes(work: Workload) -> int:
 
 
 def _saved_activations(work: Workload) -> int:
-    """Kept layers whole, checkpointed layers by their input, and the last hidden state with its gradient."""
+    """Kept layers whole, checkpointed layers by their input, and what stands before and behind the layers.
+
+    The embeddings' output, the last norm's input and output, the trained rows of it that meet the head, their
+    gradient, and the gradient of all rows: six hidden states (measured on an H200 at three widths).
+    """
     tokens, size = work.batch.micro_batch_tokens, _activation_size(work)
     state = tokens * work.model.hidden_size * size
     kept = work.checkpointing.of - work.checkpointing.layers
-    return kept * layer_activation_bytes(work) + work.checkpointing.layers * state + 3 * state
+    inputs = (OFFLOADED_IN_FLIGHT if work.checkpointing.offload else work.checkpointing.layers) * state
+    return kept * layer_activation_bytes(work) + inputs + 6 * state
+
+
+def offloaded_bytes(work: Workload) -> int:
+    """Host memory for the inputs of checkpointed layers that wait there."""
+    state = work.batch.micro_batch_tokens * work.model.hidden_size * _activation_size(work)
+    return work.checkpointing.layers * state if work.checkpointing.offload else 0
 
 
 def _backward_transients(work: Workload) -> int:
-    """Gradients inside one layer: of gate, up and product, and of two hidden states; NF4: one weight in 16 bit.
+    """Gradients inside one layer: of gate, up and product, and of two hidden states; and an unpacked weight.
 
-    Where the last layer is checkpointed too, its activations are made again before anything is let go.
+    The fused MLP makes the product again, and in FP8 what it sends on has one byte a value. Where the last layer is
+    checkpointed too, its activations are made again before anything is let go.
     """
     tokens, size = work.batch.micro_batch_tokens, _activation_size(work)
-    gradients = tokens * size * (3 * _mlp_width(work.model) + 2 * work.model.hidden_size)
-    widest = max(row.in_features * row.out_features for row in work.model.linears if row.kind != "head")
-    dequantised = 2 * widest if work.method.base_storage == "nf4" else 0
+    width = _mlp_width(work.model) * tokens
+    mlp = 3 * size * width
+    if work.fuses_mlp:
+        mlp = (size + 3 * (1 if work.precision.compute == "fp8" else size)) * width
+    gradients = mlp + 2 * tokens * size * work.model.hidden_size
     every_layer = work.checkpointing.layers == work.checkpointing.of
-    return gradients + dequantised + (layer_activation_bytes(work) if every_layer else 0)
+    return gradients + _unpacked_weight(work) + (layer_activation_bytes(work) if every_layer else 0)
+
+
+def _unpacked_weight(work: Workload) -> int:
+    """The widest weight as one matmul takes it: NF4 unpacked, FP8 transposed; gate and up are one where fused."""
+    widest = max(row.in_features * row.out_features for row in work.model.linears if row.kind != "head")
+    widest *= 2 if work.fuses_mlp else 1
+    fp8 = work.precision.compute == "fp8"
+    if work.method.base_storage == "nf4":
+        return widest * (1 if fp8 else 2)
+    return widest if fp8 and not work.decisions.adapters.value.transposed_copy else 0
 
 
 def _logits_bytes(work: Workload) -> int:

@@ -66,7 +66,7 @@ def choose_method(
     )
     asked = request.train_type or request.quant_bits
     reason = "" if asked or train_type == "lora" else "a 16-bit base does not fit; "
-    reason += f"{_STORAGE_REASONS[method.base_storage]}; rank {rank} on {targets.num_modules} linear layers"
+    reason += f"{_storage_reason(method, precision)}; rank {rank} on {targets.num_modules} linear layers"
     reason += "".join(f"; {note}" for note in targets.notes)
     reason += f"; begins with the adapter in {request.adapters}" if request.adapters else ""
     return Decision(method, reason, "user" if asked or request.lora_rank else "policy"), targets
@@ -83,9 +83,15 @@ def _storage(train_type: TrainType, precision: Precision) -> Literal["fp32", "fp
     return "fp8" if precision.compute == "fp8" else precision.weights
 
 
+def _storage_reason(method: Method, precision: Precision) -> str:
+    if method.base_storage == "nf4" and precision.compute == "fp8":
+        return "the base in 4 bits (NF4), unpacked to FP8 for each matmul; embeddings and head stay in 16 bit"
+    return _STORAGE_REASONS[method.base_storage]
+
+
 _STORAGE_REASONS = {
     "nf4": "the base in 4 bits (NF4), dequantised for each matmul; embeddings and head stay in 16 bit",
-    "fp8": "the base in FP8, each weight and its transpose",
+    "fp8": "the base in FP8",
     "bf16": "the base in bf16",
     "fp16": "the base in FP16",
     "fp32": "the base in FP32",

@@ -93,8 +93,8 @@ def fp8_obstacle(gpu: Gpu | None, model: ModelShape, train_type: TrainType) -> s
         return "FP8 training needs a GPU"
     if not _capabilities(gpu).fp8:
         return f"{gpu.name} ({_capabilities(gpu).name}) has no FP8 tensor cores; Ada, Hopper and Blackwell have"
-    if train_type != "lora":
-        return f"FP8 is there for lora (a frozen base) so far, not for {train_type}"
+    if train_type == "full":
+        return "FP8 is there for a frozen base (lora, qlora) so far, not for full"
     odd = [r.name for r in model.linears if r.kind in ("attention", "mlp") and _is_odd(r.in_features, r.out_features)]
     return f"dimensions of {', '.join(odd)} are no multiples of {FP8_ALIGNMENT}" if odd else None
 

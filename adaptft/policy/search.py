@@ -90,6 +90,18 @@ def _host_free(machine: Machine) -> int:
     return min(memory.available_bytes, memory.limit_bytes or memory.available_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class Thrift:
+    """What a candidate does to save memory on the device, beyond the size of its micro-batch."""
+
+    checkpointed: int = 0
+    """Decoder layers that recompute."""
+    transposed_copy: bool = False
+    """FP8 weights a second time: the opposite of thrift, for 1 % of the time."""
+    offload: bool = False
+    """Inputs of checkpointed layers wait in host memory."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """One complete way to run, with its predictions."""
@@ -131,30 +143,48 @@ def layers_in_words(checkpointing: Checkpointing) -> str:
 
 
 def candidates(
-    setting: Setting, train_type: TrainType, precision: Decision[Precision], optimizer: str
+    setting: Setting, train_type: TrainType, precision: Decision[Precision], optimizer: str, *, extremes: bool = False
 ) -> Iterator[Candidate]:
-    """For each micro-batch the one with as few checkpointed layers as fit, smallest micro-batch first."""
+    """For each micro-batch the one with as few checkpointed layers as fit, smallest micro-batch first.
+
+    Args:
+        extremes: only the smallest and the largest micro-batch. If neither fits none does: activations grow with
+            it, and gradients wait for a second micro-batch in all but the largest.
+    """
     method, targets = choose_method(setting.model, setting.request, train_type, precision.value)
-    for batch in batching.batches(
-        setting.global_batch_size, setting.max_length, setting.packing, setting.data_parallel_size, setting.request
-    ):
+    cuts = list(
+        batching.batches(
+            setting.global_batch_size, setting.max_length, setting.packing, setting.data_parallel_size, setting.request
+        )
+    )
+    for batch in dict.fromkeys((cuts[0], cuts[-1])) if extremes else cuts:
 
-        def with_layers(layers: int, batch: Batch = batch) -> Candidate:
-            return _candidate(setting, precision, method, targets, optimizer, batch, layers)
+        def with_thrift(thrift: Thrift, batch: Batch = batch) -> Candidate:
+            return _candidate(setting, precision, method, targets, optimizer, batch, thrift)
 
-        yield _least_checkpointed(with_layers, setting)
+        yield _least_thrifty(with_thrift, setting)
 
 
-def _least_checkpointed(with_layers: Callable[[int], Candidate], setting: Setting) -> Candidate:
-    """Bisect for the fewest layers that fit; all of them where none does."""
-    forced, layers = setting.request.gradient_checkpointing, setting.model.num_layers
-    if forced is not None:
-        return with_layers(layers if forced else 0)
-    low, high = 0, layers
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if with_layers(middle).fits else (middle + 1, high)
-    return with_layers(low)
+def _least_thrifty(with_thrift: Callable[[Thrift], Candidate], setting: Setting) -> Candidate:
+    """The first that fits of: all activations and both copies of FP8 weights; one copy and as few recomputing layers
+    as fit; their inputs in host memory. The last of these where none does.
+
+    A second copy is the first thing to go: transposing costs 1 % of a step (H200, 7B), recomputing one layer of 28 as
+    much.
+    """
+    request, layers = setting.request, setting.model.num_layers
+    forced, offload = request.gradient_checkpointing, bool(request.activation_offloading)
+    fewest, most = (0, layers) if forced is None else (layers, layers) if forced else (0, 0)
+    roomy = with_thrift(Thrift(fewest, transposed_copy=True, offload=offload and fewest > 0))
+    if roomy.fits:
+        return roomy
+    while fewest < most:
+        middle = (fewest + most) // 2
+        fits_so = with_thrift(Thrift(middle, offload=offload)).fits
+        fewest, most = (fewest, middle) if fits_so else (middle + 1, most)
+    lean = with_thrift(Thrift(fewest, offload=offload and fewest > 0))
+    may_offload = request.activation_offloading is None and setting.gpu is not None and fewest == layers
+    return lean if lean.fits or not may_offload else with_thrift(Thrift(fewest, offload=True))
 
 
 def uncheckpointed(setting: Setting, chosen: Candidate) -> Candidate:
@@ -164,7 +194,7 @@ def uncheckpointed(setting: Setting, chosen: Candidate) -> Candidate:
         setting.model, setting.request, decided.method.value.train_type, decided.precision.value
     )
     optimizer, batch = decided.optimizer.value.name, decided.batch.value
-    return _candidate(setting, decided.precision, method, targets, optimizer, batch, 0)
+    return _candidate(setting, decided.precision, method, targets, optimizer, batch, Thrift())
 
 
 def fastest(fitting: list[Candidate]) -> Candidate:
@@ -181,7 +211,7 @@ def _candidate(
     targets: Targets | None,
     optimizer: str,
     batch: Batch,
-    layers: int,
+    thrift: Thrift,
 ) -> Candidate:
     request, model = setting.request, setting.model
     schedule = schedules.choose_schedule(setting.dataset, batch, *setting.held_out, request)
@@ -190,16 +220,19 @@ def _candidate(
         method=method,
         placement=setting.placement,
         batch=_batch_decision(setting, batch),
-        checkpointing=_checkpointing_decision(setting, layers, fitting=True),
+        checkpointing=_checkpointing_decision(setting, thrift, fitting=True),
         attention=kernels.choose_attention(setting.gpu, model, precision.value, setting.packing, request),
         loss=kernels.choose_loss(model, adapts_head=targets is not None and targets.has_head),
         optimizer=schedules.choose_optimizer(method.value, optimizer, schedule.value.max_steps, request),
         schedule=schedule,
         compile=kernels.choose_compile(setting.gpu, model, setting.machine.software, request),
+        adapters=kernels.choose_adapter_kernels(
+            setting.gpu, method.value, precision.value, setting.machine.software, transposed_copy=thrift.transposed_copy
+        ),
     )
     work = Workload(model=model, decisions=decisions, targets=targets, dataset=setting.dataset)
     memory = estimate_memory(work, setting.capacity_bytes, on_gpu=setting.gpu is not None)
-    checkpointing = _checkpointing_decision(setting, layers, fitting=fits(memory))
+    checkpointing = _checkpointing_decision(setting, thrift, fitting=fits(memory))
     return Candidate(
         decisions=replace(decisions, checkpointing=checkpointing),
         memory=memory,
@@ -216,13 +249,15 @@ def _batch_decision(setting: Setting, batch: Batch) -> Decision[Batch]:
     return Decision(batch, setting.batch_reason, "policy" if all(wish is None for wish in asked) else "user")
 
 
-def _checkpointing_decision(setting: Setting, layers: int, *, fitting: bool) -> Decision[Checkpointing]:
-    value = Checkpointing(layers=layers, of=setting.model.num_layers)
-    if setting.request.gradient_checkpointing is not None:
+def _checkpointing_decision(setting: Setting, thrift: Thrift, *, fitting: bool) -> Decision[Checkpointing]:
+    layers = thrift.checkpointed
+    value = Checkpointing(layers=layers, of=setting.model.num_layers, offload=thrift.offload)
+    if setting.request.gradient_checkpointing is not None or setting.request.activation_offloading:
         return Decision(value, "asked for", "user")
     free = format_bytes(setting.capacity_bytes)
     if not fitting:
         return Decision(value, f"even so, {free} free are too little")
     if layers == 0:
         return Decision(value, f"all activations fit into {free} free")
-    return Decision(value, f"as few layers as {free} free allow; each runs its forward pass twice")
+    aside = "; their inputs wait in host memory" if thrift.offload else ""
+    return Decision(value, f"as few layers as {free} free allow; each runs its forward pass twice{aside}")

@@ -18,12 +18,13 @@ from adaptft.policy.workload import Workload
 
 FP8_GAIN = 1.75
 """FP8 over bf16 in the frozen matmuls of a 7B, quantising not counted."""
-TRAFFIC = 15.0
-"""Bytes that norms, activations, residuals, adapters and attention move for each saved byte, both passes together."""
-FP8_TRAFFIC = 19.0
-"""The same with each token quantised before each matmul."""
-NF4_PASSES = 3.0
-"""Bytes moved for a weight that is dequantised: read packed, write and read in 16 bit, in each pass."""
+TRAFFIC = {(False, "bf16"): 15.5, (False, "fp8"): 18.0, (True, "bf16"): 18.0, (True, "fp8"): 17.5}
+"""Bytes that norms, activations, residuals and adapters move for each saved byte, both passes together, by (fused,
+arithmetic): fused layers save fewer bytes; in FP8 each token is quantised before each matmul."""
+NF4_PASSES = {"bf16": 6.0, "fp8": 3.5}
+"""Time of unpacking a weight over the time of reading its packed form once (bitsandbytes' kernel, and ours)."""
+DENSE_ATTENTION_SHARE = 0.5
+"""Of the matmul rate, where each row is one document and torch's ordinary attention serves: cuDNN's on Hopper."""
 LAYER_FLOOR_SECONDS = {"full": 2.5e-3, "lora": 5.0e-3, "qlora": 6.0e-3}
 """Least time of a compiled layer's forward and backward pass: the host launching its kernels."""
 
@@ -36,6 +37,7 @@ OVERLAPPED = 0.6
 class _Rates:
     matmul_flops: float
     memory_bytes: float
+    attention_flops: float
 
 
 def estimate_speed(work: Workload, machine: Machine, gpu: Gpu | None, total_steps: int) -> SpeedEstimate | None:
@@ -44,7 +46,8 @@ def estimate_speed(work: Workload, machine: Machine, gpu: Gpu | None, total_step
     kind = _multiplied(work)
     if found is None or kind not in found.matmul_flops:
         return None
-    rates = _Rates(matmul_flops=found.matmul_flops[kind], memory_bytes=found.memory_bytes_per_second)
+    matmul = found.matmul_flops[kind]
+    rates = _Rates(matmul, found.memory_bytes_per_second, found.attention_flops or matmul)
     steps = work.batch.gradient_accumulation_steps
     micro_step = _micro_step_seconds(work, rates, found)
     step = micro_step * steps + _accumulation_seconds(work, rates) * (steps - 1)
@@ -93,20 +96,34 @@ def _micro_step_seconds(work: Workload, rates: _Rates, found: Ceilings) -> float
     one_pass = 2 * layer_weights * tokens / rates.matmul_flops
     if work.precision.compute == "fp8":
         one_pass /= FP8_GAIN
-    traffic = FP8_TRAFFIC if work.precision.compute == "fp8" else TRAFFIC
+    kernels = work.decisions.adapters.value
+    traffic = TRAFFIC[kernels.fused, "fp8" if work.precision.compute == "fp8" else "bf16"]
     elementwise = traffic * filled * layer_activation_bytes(work) * model.num_layers / rates.memory_bytes
     nf4 = _dequantising_seconds(work, rates)
-    layers = passes * one_pass + elementwise + 2 * nf4
+    attention = _attention_seconds(work, rates) * tokens
+    layers = passes * one_pass + elementwise + 2 * nf4 + 3.5 * attention
     floor = (found.layer_seconds or LAYER_FLOOR_SECONDS[work.method.train_type]) * model.num_layers
-    recomputed = work.checkpointing.layers / work.checkpointing.of * (one_pass + elementwise / 3 + nf4)
+    recomputed = work.checkpointing.layers / work.checkpointing.of * (one_pass + elementwise / 3 + nf4 + attention)
     head = passes * 2 * _head_weights(model) * tokens / rates.matmul_flops
     return max(layers, floor) + recomputed + head
+
+
+def _attention_seconds(work: Workload, rates: _Rates) -> float:
+    """Of a token's forward pass: two matmuls over the half of the square below the diagonal; backward is 2.5 times it.
+
+    A mask instead of a kernel that knows of rows and order computes the whole square.
+    """
+    halves = 1 if work.decisions.attention.value.implementation == "varlen" else 2
+    flops = 2 * halves * work.attended_tokens * work.model.query_size * work.model.num_layers
+    alone = work.row_tokens is not None and work.row_tokens >= work.batch.max_length
+    return flops / max(rates.attention_flops, DENSE_ATTENTION_SHARE * rates.matmul_flops if alone else 0)
 
 
 def _dequantising_seconds(work: Workload, rates: _Rates) -> float:
     if work.method.base_storage != "nf4":
         return 0.0
-    return NF4_PASSES * weights_bytes(work.model, work.precision, work.method) / rates.memory_bytes
+    passes = NF4_PASSES["fp8" if work.precision.compute == "fp8" else "bf16"]
+    return passes * weights_bytes(work.model, work.precision, work.method) / rates.memory_bytes
 
 
 def _exchange_seconds(work: Workload, machine: Machine, micro_step: float) -> float:

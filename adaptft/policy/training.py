@@ -12,7 +12,7 @@ from adaptft.policy.methods import choose_train_types
 from adaptft.policy.precision import precision_candidates
 from adaptft.policy.prices import PRICES, Prices, price_of
 from adaptft.policy.rejections import need, not_taken, too_much
-from adaptft.policy.schedules import asks_for_evaluation
+from adaptft.policy.schedules import asks_for_evaluation, num_sequences
 from adaptft.policy.search import Candidate, Setting, candidates, fastest, settle
 from adaptft.policy.speed import training_flops
 from adaptft.policy.ways_out import ways_out
@@ -58,16 +58,16 @@ def plan_training(
 
 def least_need(setting: Setting) -> int | None:
     """Bytes that the leanest way to run needs free, of those that fit; None where none fits."""
-    fitting = [candidate for found in _attempts(setting) for candidate in found if candidate.fits]
+    fitting = [candidate for found in _attempts(setting, extremes=True) for candidate in found if candidate.fits]
     return min(map(need, fitting), default=None)
 
 
-def _attempts(setting: Setting) -> Iterator[list[Candidate]]:
+def _attempts(setting: Setting, *, extremes: bool = False) -> Iterator[list[Candidate]]:
     """All candidates of each precision and optimizer, best quality first; a later one is for less memory."""
     for train_type in choose_train_types(setting.request, setting.machine.software):
         for precision in _precisions(setting, train_type):
             for optimizer in _optimizers(setting, train_type, precision.value):
-                yield list(candidates(setting, train_type, precision, optimizer))
+                yield list(candidates(setting, train_type, precision, optimizer, extremes=extremes))
 
 
 def _precisions(setting: Setting, train_type: TrainType) -> tuple[Decision[Precision], ...]:
@@ -125,6 +125,7 @@ def _warnings(setting: Setting, chosen: Candidate) -> Iterator[str]:
         yield f"The data was not measured: {dataset.num_rows} rows of {tokens} are assumed."
     yield from _device_warnings(setting, chosen)
     yield from _room_warnings(setting, chosen)
+    yield from _small_data_warnings(setting, chosen)
     if asks_for_evaluation(setting.request) and not chosen.decisions.schedule.value.eval_steps:
         yield "Evaluation is asked for, and no rows are held out: name --val_dataset, or set --split_dataset_ratio."
     if method.lora_dropout and setting.gpu:
@@ -146,6 +147,17 @@ def _room_warnings(setting: Setting, chosen: Candidate) -> Iterator[str]:
         layers = chosen.decisions.checkpointing.value
         leaner = "--gradient_checkpointing true" if layers.layers < layers.of else "a shorter --max_length"
         yield f"Tight: {share:.0%} of the memory of {where}; {leaner} leaves more room."
+
+
+def _small_data_warnings(setting: Setting, chosen: Candidate) -> Iterator[str]:
+    """Data that does not fill a single step."""
+    batch = chosen.decisions.batch.value
+    sequences = num_sequences(setting.dataset, setting.held_out[0], batch.max_length, batch.packing)
+    if sequences < batch.global_batch_size:
+        yield (
+            f"The data has {sequences} sequence{'s' * (sequences != 1)}, and a step takes {batch.global_batch_size}: "
+            "every step is all of it. A smaller --global_batch_size makes more steps of it."
+        )
 
 
 def _device_warnings(setting: Setting, chosen: Candidate) -> Iterator[str]:

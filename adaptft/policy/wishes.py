@@ -95,6 +95,13 @@ def _check_pairs(request: TrainRequest) -> None:
             "train_type qlora stores the base in 4 bits, and quant_bits says not to.",
             fix="Use --train_type lora, or leave --quant_bits out.",
         )
+    if request.activation_offloading and request.gradient_checkpointing is False:
+        raise RequestError(
+            "activation_offloading keeps the inputs of checkpointed layers, and gradient_checkpointing is off.",
+            fix="Leave one of them out.",
+        )
+    if request.activation_offloading and request.device == "cpu":
+        raise RequestError("activation_offloading is for GPUs.", fix="Leave it out, or leave --device cpu out.")
     if request.device == "cpu" and request.num_gpus:
         raise RequestError(
             f"device cpu and num_gpus {request.num_gpus} contradict each other.", fix="Leave one of them out."

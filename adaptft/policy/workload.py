@@ -10,6 +10,7 @@ from adaptft.policy.targets import Targets
 
 ROUNDING_TOKENS = 32
 """Lengths of micro-batches that are not packed are rounded up to 64: by half of it, on average."""
+MLP_LAYERS = frozenset({"gate_proj", "up_proj", "down_proj"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,12 @@ class Workload:
         return self.decisions.checkpointing.value
 
     @property
+    def fuses_mlp(self) -> bool:
+        """True where the MLP of each layer is one operator: its three layers are there and all have adapters."""
+        names = {row.name for row in self.targets.linears} if self.targets else set()
+        return self.decisions.adapters.value.fused and self.model.moe is None and names >= MLP_LAYERS
+
+    @property
     def sequence_tokens(self) -> float:
         """Tokens of the data in a sequence, on average: rows that are not packed are as long as they are."""
         if self.batch.packing or self.dataset is None:
@@ -62,6 +69,23 @@ class Workload:
         if self.decisions.attention.value.implementation == "varlen":
             return min(most, size * self.sequence_tokens + ROUNDING_TOKENS)
         return min(most, size * (self.dataset.mean_longest(size) + ROUNDING_TOKENS))
+
+    @property
+    def row_tokens(self) -> float | None:
+        """Mean length of a row, where it was measured."""
+        return None if self.dataset is None or self.dataset.assumed else self.dataset.mean_row_tokens
+
+    @property
+    def attended_tokens(self) -> float:
+        """Length of the sequence that a token attends within, averaged over tokens (longer rows have more of them).
+
+        The variable-length kernel stays inside each row of a pack: twice the rows' mean, for lengths taken as
+        exponentially spread; the other kernels go over the whole sequence. A sliding window bounds it.
+        """
+        length = self.sequence_tokens
+        if self.decisions.attention.value.implementation == "varlen" and self.row_tokens is not None:
+            length = min(self.batch.max_length, 2 * self.row_tokens)
+        return min(length, self.model.sliding_window or length)
 
     @property
     def compiled(self) -> bool:

@@ -10,8 +10,20 @@ checkpointing  which decoder layers recompute
 losses       the planned loss as the model's forward
 schedules    the learning rate of each step
 trainer      transformers.Trainer with the plan's loss, batches and measurements
+logged_steps  its part that measures steps, looks at their numbers and writes them down
+resumable    its part that saves and goes on
+parts        a micro-batch in smaller parts that give the same loss
+stepping     forward and backward, again in smaller parts where memory runs out
+preflight    the worst first: the largest batch, one evaluation, one save before step 1
+guarding     an optimizer step only where the numbers are numbers
+numbers      what they say: skip, go back, or stop with the likely cause
+inspection   the rows of a bad step, written down
+incidents    what went wrong and what was learned from it; goes with checkpoints
 identity     what makes a run that run, compared before a checkpoint is gone on from
-checkpoints  sealed checkpoints, and which one a run goes on from
+checkpoints  when a checkpoint is whole, and which one a run goes on from
+keeping      how one is written, whole or not at all, and which are kept
+resuming     where a run begins: anew, from a checkpoint, from weights, again
+disk_faults  what a file system refuses, in two lines
 interruption  Ctrl-C and SIGTERM, and what is kept
 recovery     what stops a run, in two lines
 results      the result folder

@@ -9,7 +9,9 @@ from typing import Any
 from torch import nn
 
 from adaptft.errors import TrainingError
-from adaptft.plans import Method
+from adaptft.kernels.frozen_linear import FrozenLinear, convert_nf4, convert_to_fp8, is_named
+from adaptft.kernels.fusing import fuse_adapted_layers
+from adaptft.plans import AdapterKernels, Decisions, Method
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,22 +27,25 @@ class ParameterCount:
         return self.trained / max(self.total, 1)
 
 
-def prepare(model: Any, method: Method) -> Any:
-    """Make ``model`` trainable by ``method``: all of it, or adapters in fp32 on a frozen base.
+def prepare(model: Any, decisions: Decisions) -> Any:
+    """Make ``model`` trainable by the planned method: all of it, or adapters in fp32 on a frozen base.
 
-    Frozen FP8 and NF4 bases are swapped for our kernels after the adapters are on, so that PEFT
-    sees the layers it knows.
+    Frozen FP8 and NF4 bases are swapped for our kernels, and adapted layers fused, after the adapters are on, so that
+    PEFT sees the layers it knows.
 
     Raises:
         TrainingError: no linear layer of the model is one of the planned targets, a module to save is not there, or
             the base could not be stored as planned.
     """
+    method, kernels = decisions.method.value, decisions.adapters.value
     if method.train_type == "full":
         model.requires_grad_(True)
         return model
     adapted = _add_adapters(model, method)
     _leave_inputs_alone(adapted)
-    _swap_frozen_linears(adapted, method)
+    _swap_frozen_linears(adapted, method, kernels, fp8=decisions.precision.value.compute == "fp8")
+    if kernels.fused:
+        fuse_adapted_layers(adapted, transposed_copy=kernels.transposed_copy)
     return adapted
 
 
@@ -100,17 +105,14 @@ def _leave_inputs_alone(model: Any) -> None:
             module.cast_input_dtype_enabled = False
 
 
-def _swap_frozen_linears(model: Any, method: Method) -> None:
+def _swap_frozen_linears(model: Any, method: Method, kernels: AdapterKernels, *, fp8: bool) -> None:
     """Put our kernels under the adapters; what calls itself FP8 or NF4 must be so in every adapted layer."""
     if method.base_storage not in ("fp8", "nf4"):
         return
-    from adaptft.kernels.frozen_fp8 import convert_frozen_linears, is_named
-    from adaptft.kernels.frozen_nf4 import convert_nf4_linears
-
     if method.base_storage == "fp8":
-        converted = convert_frozen_linears(model, method.skipped_modules)
+        converted = convert_to_fp8(model, method.skipped_modules, transposed_copy=kernels.transposed_copy)
     else:
-        converted = convert_nf4_linears(model)
+        converted = convert_nf4(model, fp8=fp8)
     adapted = sum(
         hasattr(module, "cast_input_dtype_enabled") and not is_named(name, method.skipped_modules)
         for name, module in model.named_modules()
@@ -140,19 +142,20 @@ def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 def count_parameters(model: nn.Module) -> ParameterCount:
     """Trained and all parameters; weights and biases that our frozen linears keep as buffers are counted too."""
-    from adaptft.kernels.frozen_fp8 import FrozenFp8Linear
-
     trained = sum(p.numel() for p in trained_parameters(model))
     frozen = sum(_unpacked(p) for p in model.parameters() if not p.requires_grad)
-    frozen += sum(m.quantized.numel() for m in model.modules() if isinstance(m, FrozenFp8Linear))
-    frozen += sum(buffer.numel() for name, buffer in model.named_buffers() if name.endswith(".bias"))
+    frozen += sum(_num_weights(m) for m in model.modules() if isinstance(m, FrozenLinear) and not m.is_joined)
     return ParameterCount(trained=trained, total=trained + frozen)
 
 
 def tensor_bytes(model: nn.Module) -> int:
-    """Bytes of all parameters and buffers; a tied one counts once."""
-    tensors = {t.data_ptr(): t for t in (*model.parameters(), *model.buffers())}
-    return sum(t.numel() * t.element_size() for t in tensors.values())
+    """Bytes of all parameters and buffers; what is tied, or a view of another, counts once."""
+    storages = [t.untyped_storage() for t in (*model.parameters(), *model.buffers())]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def _num_weights(layer: FrozenLinear) -> int:
+    return layer.in_features * layer.out_features + (0 if layer.bias is None else layer.bias.numel())
 
 
 def _unpacked(parameter: Any) -> int:

@@ -66,11 +66,16 @@ def build_trainer(
 
 def build_model(plan: TrainPlan, path: Path) -> Any:
     """The model of ``plan``: loaded, adapted, with the planned loss, recomputing and compiled layers."""
-    decisions = plan.decisions
     numerics.set_seed(plan.request.seed)  # adapters start at random: the same plan starts from the same ones
-    model = adapters.prepare(load_for_training(plan, path), decisions.method.value)
+    return prepare_model(plan, load_for_training(plan, path))
+
+
+def prepare_model(plan: TrainPlan, base: Any) -> Any:
+    """A loaded ``base``, made into what ``plan`` trains: adapters, loss, recomputing and compiled layers."""
+    decisions = plan.decisions
+    model = adapters.prepare(base, decisions)
     if plan.request.adapters is not None:
-        fill_adapter(model, Path(plan.request.adapters), path, error=TrainingError)
+        fill_adapter(model, Path(plan.request.adapters), Path(plan.request.model), error=TrainingError)
     base = adapters.causal_lm(model)
     losses.install_loss(base, decisions.loss.value, getattr(torch, DTYPE_NAMES[decisions.precision.value.autocast]))
     if decisions.loss.value.kernel == "chunked":
@@ -96,7 +101,7 @@ def _check_loss(plan: TrainPlan, base: Any) -> None:
     inputs: dict[str, Any] = {"input_ids": tokens, "labels": tokens.roll(-1, 1), "position_ids": tokens}
     if plan.decisions.attention.value.implementation == "varlen":
         edges = boundaries(positions)
-        inputs |= edges | {"cu_seq_lens_q": edges["cu_seq_lens_q"].to(device)}
+        inputs |= {name: edge.to(device) if torch.is_tensor(edge) else edge for name, edge in edges.items()}
     dtype = autocast_dtype(plan.decisions)
     casting = torch.autocast(device.type, getattr(torch, DTYPE_NAMES[dtype])) if dtype != "fp32" else nullcontext()
     with casting:

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from adaptft.errors import TrainingError
 from adaptft.plans import Checkpointing
+from adaptft.training.offloading import HostStore
 
 
 def recomputing_layers(decision: Checkpointing) -> range:
@@ -49,11 +50,13 @@ def apply_checkpointing(model: Any, decision: Checkpointing, *, has_dropout: boo
             fix="Train with --gradient_checkpointing false, or plan again for this model.",
         )
     chosen = recomputing_layers(decision)
+    recompute = partial(checkpoint, use_reentrant=False, preserve_rng_state=has_dropout)
+    store = HostStore() if decision.offload else None
     for index, layer in enumerate(layers):
         layer.gradient_checkpointing = index in chosen
         if index in chosen:
-            layer._gradient_checkpointing_func = partial(
-                checkpoint, use_reentrant=False, preserve_rng_state=has_dropout
+            layer._gradient_checkpointing_func = (
+                recompute if store is None else partial(store.checkpoint, inner=recompute, is_first=index == 0)
             )
     return len(chosen)
 

@@ -89,7 +89,9 @@ def newest_whole(
         problem = damage(folder, patterns)
         if problem is None:
             return folder, tuple(passed_over)
-        passed_over.append(f"Passed over {folder.name}: {problem}. It is left as it is.")
+        passed_over.append(
+            f"Passed over {folder.name}: {problem}. It is kept ({folder.name}.aside, once its step comes)."
+        )
     return None, tuple(passed_over)
 
 

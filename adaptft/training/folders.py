@@ -15,8 +15,8 @@ from adaptft.training.checkpoints import checkpoint_folders
 from adaptft.writable import check_folder
 
 PLAN, REPORT, PARTIAL = "plan.json", "report.json", ".result.partial"
-STAGING = ".checkpoint.partial"
-"""A checkpoint that is being written; a killed run may leave one, which is no checkpoint."""
+STAGING, DISCARDED = ".checkpoint.partial", ".checkpoint.old"
+"""Checkpoints that are being written or deleted; a killed run may leave such folders, which are no checkpoints."""
 TRACES = (PLAN, REPORT, artifacts.FILE_NAME)
 """Files that say that a run was here."""
 
@@ -84,7 +84,7 @@ def claim(plan: TrainPlan, output_dir: Path) -> None:
 
 def drop_unfinished(output_dir: Path) -> None:
     """Delete what was being written when a run stopped or was killed."""
-    for name in (STAGING, PARTIAL):
+    for name in (STAGING, DISCARDED, PARTIAL):
         shutil.rmtree(output_dir / name, ignore_errors=True)
 
 
@@ -112,7 +112,8 @@ def _remove_run(output_dir: Path) -> None:
 
 
 def _results(output_dir: Path) -> list[Path]:
-    patterns = ("adapter_*", "model*.safetensors*", "config.json", "README.md", "runs", "bad-steps", PARTIAL, STAGING)
+    written = ("adapter_*", "model*.safetensors*", "config.json", "README.md", "runs", "bad-steps")
+    patterns = (*written, PARTIAL, STAGING, DISCARDED)
     return [path for pattern in patterns for path in output_dir.glob(pattern)]
 
 

@@ -46,7 +46,8 @@ def _documents(batch: Batch) -> list[tuple[list[int], list[bool]]]:
         for begin, end in pairwise(edges):
             trained = [False, *(labels[begin : end - 1] != IGNORED).tolist()]
             if any(trained):
-                found.append((ids[begin:end].tolist(), trained))
+                length = len(trained) - trained[::-1].index(True)  # filling may follow
+                found.append((ids[begin : begin + length].tolist(), trained[:length]))
     return found
 
 

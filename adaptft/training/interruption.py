@@ -81,7 +81,7 @@ def finishing_steps() -> Iterator[None]:
 
 def requested() -> bool:
     """True where the run should stop after this step."""
-    return _wish.came_at is not None
+    return _wish.finishes_step and _wish.came_at is not None
 
 
 def arrived() -> None:

@@ -35,7 +35,7 @@ from adaptft.training.checkpoints import (
     step_of,
 )
 from adaptft.training.disk_faults import disk_fault, fault_number
-from adaptft.training.folders import STAGING
+from adaptft.training.folders import DISCARDED, STAGING
 from adaptft.training.identity import RunIdentity
 from adaptft.training.incidents import Journal
 from adaptft.training.stepping import is_out_of_memory
@@ -80,7 +80,7 @@ class CheckpointKeeper:
         """
         require_free_bytes(self.folder, self.needed_bytes(model), last_good=newest_whole(self.folder)[0])
 
-    def write(self, save: Callable[[], None], *, pauses: tuple[float, ...] = PAUSES_SECONDS) -> None:
+    def write(self, save: Callable[[], object], *, pauses: tuple[float, ...] = PAUSES_SECONDS) -> None:
         """Call ``save``, which writes into ``staging``: again where memory ran out or a network share stumbled.
 
         Raises:
@@ -134,7 +134,7 @@ class CheckpointKeeper:
         written.rename(target)
         force_to_disk(self.folder)
         if replaced is not None and damage(replaced) is None:
-            shutil.rmtree(replaced)
+            self._discard(replaced)
         self.staging.rmdir()
         self._rotate()
         return target
@@ -144,13 +144,20 @@ class CheckpointKeeper:
         limit = self._plan.request.save_total_limit
         whole = [folder for folder in checkpoint_folders(self.folder) if damage(folder, is_quick=True) is None]
         for old in whole[limit:] if limit else ():
-            shutil.rmtree(old)
+            self._discard(old)
+
+    def _discard(self, folder: Path) -> None:
+        """Delete a checkpoint; a kill in between leaves no half of one under its name."""
+        gone = self.folder / DISCARDED
+        shutil.rmtree(gone, ignore_errors=True)
+        folder.rename(gone)
+        shutil.rmtree(gone)
 
     def drop_after(self, step: int) -> None:
         """Delete the checkpoints behind ``step``: the run goes another way from there."""
         for folder in checkpoint_folders(self.folder):
             if step_of(folder) > step and damage(folder, is_quick=True) is None:
-                shutil.rmtree(folder)
+                self._discard(folder)
 
 
 def set_aside(target: Path) -> Path | None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from adaptft.training import guarding, inspection, interruption
 from adaptft.training.metrics import PendingStep, to_host
-from adaptft.training.numbers import MOST_BAD_STEPS, StepNumbers
+from adaptft.training.numbers import Evidence, StepNumbers
 
 
 class LoggedSteps:
@@ -118,18 +118,23 @@ class LoggedSteps:
                 self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
 
     def _look(self: Any, pending: PendingStep, loss: float, norm: float | None) -> None:
-        """Have the step's numbers judged; what is needed to tell the cause is looked for only where they are none."""
+        """Have the step's numbers judged; rows of a bad step are written down."""
         now = StepNumbers(
             step=pending.step, loss=loss, gradient_norm=norm, learning_rate=pending.learning_rate,
             was_skipped_by_scaler=pending.was_skipped,
         )  # fmt: skip
-        saved, broken = "", None
-        if now.fault is not None:
-            if self.args.should_save:
-                saved = inspection.write_step(Path(self.args.output_dir), pending.step, pending.window, self.decode)
-            if self.watch.bad_streak + 1 >= MOST_BAD_STEPS:
-                broken = guarding.broken_weight(self.model)
-        self.watch.look(now, saved=saved, broken_weight=broken)
+        saved = ""
+        if now.fault is None:
+            self.counters.good_window = pending.window
+        elif self.args.should_save:
+            saved = inspection.write_step(Path(self.args.output_dir), pending.step, pending.window, self.decode)
+        self.watch.look(now, saved=saved, evidence=self._evidence)
+
+    def _evidence(self: Any) -> Evidence:
+        total, _ = self.evaluation_loss(self.counters.good_window)
+        return Evidence(
+            broken_weight=guarding.broken_weight(self.model), good_rows_are_bad=not math.isfinite(total.item())
+        )
 
     @contextmanager
     def _as_of(self: Any, step: int) -> Iterator[None]:

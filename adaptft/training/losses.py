@@ -50,10 +50,12 @@ def _chunked_loss(
     scale = _logit_scale(config)
     if scale != 1.0:
         hidden = hidden * scale
+    labels = labels.reshape(-1)
+    trained = (labels != IGNORED).nonzero().squeeze(1)  # the head is a tenth of a step: prompts need not pass it
     return chunked_cross_entropy(
-        hidden.reshape(-1, hidden.shape[-1]).to(compute_dtype),
+        hidden.reshape(-1, hidden.shape[-1]).index_select(0, trained).to(compute_dtype),
         _head_weight(model),
-        labels.reshape(-1),
+        labels.index_select(0, trained),
         chunk_tokens=chunk_tokens,
         softcap=getattr(config, "final_logit_softcapping", None),
     )

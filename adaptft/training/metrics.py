@@ -91,6 +91,8 @@ class Counters:
     saved_step: int | None = None
     first_step_seconds: float | None = None
     pending: list[PendingStep] = field(default_factory=list)
+    good_window: list[dict[str, Any]] = field(default_factory=list)
+    """The micro-batches of the last step whose numbers were sound."""
 
     def count(self, seconds: float, *, stops: int) -> None:
         """Add a step that is done."""

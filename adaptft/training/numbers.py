@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -61,6 +62,16 @@ class StepNumbers:
         return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What the model tells of why its numbers are none."""
+
+    broken_weight: str | None = None
+    """Name of a weight that is no number."""
+    good_rows_are_bad: bool = False
+    """True where rows of the last good step give no number with the weights of now."""
+
+
 @dataclass(slots=True)
 class NumberWatch:
     """Looks at one step after the other; its memory is of this process alone."""
@@ -73,21 +84,20 @@ class NumberWatch:
     _overflows: int = 0
     _still: int = 0
     _losses: deque[float] = field(default_factory=lambda: deque(maxlen=SPIKE_WINDOW))
-    _norms: deque[float] = field(default_factory=lambda: deque(maxlen=SPIKE_WINDOW))
 
-    def look(self, now: StepNumbers, *, saved: str = "", broken_weight: str | None = None) -> None:
+    def look(self, now: StepNumbers, *, saved: str = "", evidence: Callable[[], Evidence] = lambda: Evidence()) -> None:
         """Take the next step's numbers.
 
         Args:
             saved: where the rows of a bad step were written.
-            broken_weight: name of a weight that is no number any more, looked for after a bad step.
+            evidence: looks for what tells the cause; called when the run cannot go on as it is.
 
         Raises:
             RollBack: too many bad steps in a row.
             TrainingError: nothing is trained at all.
         """
         if now.fault is not None:
-            self._bad(now, now.fault, saved, broken_weight)
+            self._bad(now, now.fault, saved, evidence)
             return
         self.bad_streak = 0
         if now.was_skipped_by_scaler:
@@ -98,10 +108,8 @@ class NumberWatch:
         self._spike(now)
         self._last_good = now.step
         self._losses.append(now.loss)
-        if now.gradient_norm is not None:
-            self._norms.append(now.gradient_norm)
 
-    def _bad(self, now: StepNumbers, fault: str, saved: str, broken_weight: str | None) -> None:
+    def _bad(self, now: StepNumbers, fault: str, saved: str, evidence: Callable[[], Evidence]) -> None:
         self.bad_streak += 1
         if self.bad_streak == 1:
             self._first_fault = fault
@@ -109,19 +117,17 @@ class NumberWatch:
         self.journal.add("not_a_number", now.step, f"{fault}: the step is skipped.{where}")
         if self.bad_streak < MOST_BAD_STEPS:
             return
-        cause, fix = self._diagnosis(now, saved, broken_weight)
+        cause, fix = self._diagnosis(now, saved, evidence())
         problem = f"{self._first_fault}, and so are {self.bad_streak} steps in a row. {cause}"
         if self._last_good is None and self.journal.state.rollbacks == 0:
             raise TrainingError(problem, fix=fix)  # nothing was learned yet that a lower rate could spare
         raise RollBack(problem, fix=fix, good_step=self._last_good or 0)
 
-    def _diagnosis(self, now: StepNumbers, saved: str, broken_weight: str | None) -> tuple[str, str]:
+    def _diagnosis(self, now: StepNumbers, saved: str, evidence: Evidence) -> tuple[str, str]:
         """The likely cause and its cure: learning rate, precision or data."""
-        rising = len(self._norms) > 1 and self._norms[-1] > 10 * median(self._norms)
-        grew = len(self._losses) > 1 and self._losses[-1] > SPIKE_FACTOR * min(self._losses)
-        if broken_weight and self._last_good is None:
+        if evidence.broken_weight and self._last_good is None:
             return (
-                f"The model came with a weight that is no number: {broken_weight}.",
+                f"The model came with a weight that is no number: {evidence.broken_weight}.",
                 "Download or merge the model again.",
             )
         if self.is_fp16:
@@ -129,13 +135,17 @@ class NumberWatch:
                 "Likely cause: precision, float16 reaches only to 65,504.",
                 "Use --torch_dtype bfloat16 where the GPU has it, or float32.",
             )
-        if broken_weight or rising or grew:
+        if evidence.good_rows_are_bad:
             return (
-                f"Likely cause: the learning rate, {now.learning_rate:g} in this step, drove the weights away.",
+                f"Likely cause: the learning rate, {now.learning_rate:g} in this step: rows that gave numbers before "
+                "give none with the weights of now.",
                 f"Use --learning_rate {now.learning_rate / 4:.1g}, or a longer --warmup_ratio.",
             )
         rows = f"Look at the rows in {saved}" if saved else "Look at the rows of these steps"
-        return "Likely cause: the data, since numbers were sound before.", f"{rows}, and leave broken ones out."
+        return (
+            "Likely cause: the data; rows of the last good step still give numbers.",
+            f"{rows}, and leave broken ones out.",
+        )
 
     def _overflow(self, now: StepNumbers) -> None:
         self._overflows += 1

@@ -55,7 +55,7 @@ def explained(
 
     try:
         yield
-    except (OSError, RuntimeError) as cause:
+    except Exception as cause:  # libraries wrap what the system says in errors of many kinds
         if is_out_of_memory(cause):
             raise out_of_memory(plan, free(plan)) from cause
         number = fault_number(cause, output_dir)

@@ -71,5 +71,5 @@ class Resumable:
         self.keeper.write(lambda: self.write_checkpoint(model), pauses=self.save_pauses)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            self.keeper.seal(step)
+            self.keeper.write(lambda: self.keeper.seal(step), pauses=())
         self.counters.saved_step = step

@@ -2,6 +2,7 @@
 
 from adaptft.facts import Cpu, DatasetShape, Gpu, HostMemory, LinearShape, Machine, ModelShape, Software
 from adaptft.plans import (
+    AdapterKernels,
     Attention,
     Batch,
     Checkpointing,
@@ -119,6 +120,7 @@ DECISIONS = Decisions(
         "user",
     ),
     compile=Decision(Compile(enabled=False), "44 steps are too few to pay for compiling."),
+    adapters=Decision(AdapterKernels(fused=False), "the operators are for GPUs: PEFT's own layers"),
 )
 
 PLAN = TrainPlan(

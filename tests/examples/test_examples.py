@@ -24,8 +24,9 @@ def test_gpus_are_compared_and_those_that_are_too_small_are_said_to_be(capsys: p
 
 
 def test_python_trains_without_the_command_line(
-    tiny_qwen2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_qwen2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("ADAPTFT_HOME", str(tmp_path / "home"))
     rows = [{"instruction": f"Say {word}.", "output": word} for word in ("apple", "pear", "plum", "fig") * 4]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     run("train_in_python.py", str(tiny_qwen2), str(tmp_path / "rows.jsonl"), str(tmp_path / "run"))

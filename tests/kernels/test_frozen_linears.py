@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from adaptft.kernels.frozen_fp8 import convert_frozen_linears, fits_fp8, is_named, quantize_rows
+from adaptft.kernels.frozen_linear import convert_nf4, convert_to_fp8, fits_fp8, is_named
+from adaptft.kernels.quantize import quantize_rows
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 
@@ -14,7 +15,6 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an N
 @pytest.mark.parametrize("double_quant", [False, True])
 def test_nf4_equals_bitsandbytes_forward_and_backward(double_quant):
     bitsandbytes = pytest.importorskip("bitsandbytes", reason="the extra qlora is not installed")
-    from adaptft.kernels.frozen_nf4 import convert_nf4_linears
 
     torch.manual_seed(0)
     linear = bitsandbytes.nn.Linear4bit(128, 256, quant_type="nf4", compute_dtype=torch.float32)
@@ -25,7 +25,7 @@ def test_nf4_equals_bitsandbytes_forward_and_backward(double_quant):
     x = torch.randn(3, 5, 128, requires_grad=True)
     expected = model(x)
     (expected_gradient,) = torch.autograd.grad(expected.square().sum(), x)
-    assert convert_nf4_linears(model) == 1
+    assert convert_nf4(model) == 1
     (gradient,) = torch.autograd.grad(model(x).square().sum(), x)
     torch.testing.assert_close(model(x), expected)
     torch.testing.assert_close(gradient, expected_gradient)
@@ -52,7 +52,7 @@ def test_fp8_forward_and_input_gradient_are_near_bf16():
     upstream = torch.randn(256, 1024, device="cuda", dtype=torch.bfloat16)
     expected = model(x)
     (expected_gradient,) = torch.autograd.grad(expected, x, upstream)
-    assert convert_frozen_linears(model) == 1
+    assert convert_to_fp8(model) == 1
     got = model(x)
     (gradient,) = torch.autograd.grad(got, x, upstream)
     assert (got - expected).norm() / expected.norm() < 0.05

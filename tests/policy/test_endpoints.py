@@ -247,6 +247,23 @@ def test_a_share_that_is_not_free_is_refused_naming_the_largest() -> None:
     assert "at most 0.48" in refusal.value.fix
 
 
+@pytest.mark.parametrize(
+    ("wish", "problem"),
+    [
+        ({"gpu_memory_utilization": 0.0}, "gpu_memory_utilization 0.0 is no share"),
+        ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization 1.5 is no share"),
+        ({"max_model_len": 0}, "max_model_len 0 is no length"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(wish, problem) -> None:
+    with pytest.raises(RequestError, match=problem):
+        plan(L4, shape(LLAMA_8B), **wish)
+
+
+def test_a_share_that_is_free_is_taken() -> None:
+    assert plan(L4, shape(ODD_HEADS), gpu_memory_utilization=0.5).gpu_memory_utilization == 0.5
+
+
 def test_without_a_wish_the_longest_request_that_fits_is_taken() -> None:
     taken = plan(L4, shape(LLAMA_8B))
     assert 15_000 < taken.max_model_len < 35_000, "8 B weights of 22.5 GiB leave some 3 GiB at 128 KiB a token"

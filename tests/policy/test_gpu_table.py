@@ -6,7 +6,7 @@ from policy_machines import ALPACA, QWEN_05B
 from adaptft.errors import RequestError
 from adaptft.facts import Ceilings, Link
 from adaptft.policy import plan_training
-from adaptft.policy.assumed import machine_of, machine_with
+from adaptft.policy.assumed import machine_of, machine_with, says_how_many
 from adaptft.policy.ceilings import ceilings, table_ceilings
 from adaptft.policy.gpu_table import CHECKED, MEMORY, OTHER_VENDORS, ROWS, SHEET, GpuModel
 from adaptft.policy.gpus import GPU_MODELS, gpu_named
@@ -91,6 +91,16 @@ def test_all_other_vendors_are_known_by_name():
 @pytest.mark.parametrize(("name", "count", "number"), [("8xh100", None, 8), ("8 x h100", 8, 8), ("2x 4090", None, 2)])
 def test_a_number_stands_before_the_name(name, count, number):
     assert len(machine_with(name, count).gpus) == number
+
+
+def test_a_name_says_how_many_or_does_not():
+    assert says_how_many("8xh100")
+    assert not says_how_many("4090")
+
+
+def test_facts_from_memory_are_said_to_be():
+    assert "The facts of NVIDIA GeForce RTX 4070 are from memory" in machine_with("4070").notes[1]
+    assert len(machine_with("h100").notes) == 1
 
 
 def test_two_numbers_contradict_each_other():

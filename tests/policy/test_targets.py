@@ -37,6 +37,7 @@ COUNTS = [
     (("ALL-LINEAR",), 28),
     (("all",), 28),
     (('["all-linear"]',), 28),
+    ((r"[a-z]+.*_pro[j]",), 28),
     ((), 28),
     ((r".*layers\.(0|1)\.self_attn\.(q|v)_proj",), 4),
     ((r".*layers\.[01]\..*_proj", "layers.3.mlp.down_proj"), 15),

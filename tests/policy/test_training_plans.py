@@ -27,7 +27,7 @@ def plan(*gpus: str, model: ModelShape = QWEN_7B, dataset: DatasetShape = ALPACA
         ("4090", "lora", "bf16", "bf16", "bf16", "Ada multiplies bf16"),
         ("a100-80g", "full", "fp32", "bf16", "fp32", "the weights are trained in FP32"),
         ("h100", "lora", "bf16", "fp8", "fp8", "FP8 matmuls in the frozen base"),
-        ("h100", "qlora", "bf16", "bf16", "nf4", "Hopper multiplies bf16"),
+        ("h100", "qlora", "bf16", "fp8", "nf4", "FP8 matmuls in the frozen base"),
         ("b200", "full", "fp32", "bf16", "fp32", "the weights are trained in FP32"),
     ],
 )

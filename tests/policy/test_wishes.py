@@ -225,3 +225,10 @@ def test_a_small_model_on_one_row_has_a_plan():
     assert decided.decisions.schedule.value.max_steps == 3
     assert decided.decisions.schedule.reason.startswith("3 passes of 1 step;")
     assert "1 sequence a step: with more, this little data would not last 100 steps" in decided.decisions.batch.reason
+
+
+def test_data_that_does_not_fill_a_step_is_said():
+    few = replace(ALPACA, num_rows=10, num_tokens=2850, longest_row_tokens=500)
+    made = plan("a10", dataset=few, train_type="lora", global_batch_size=64)
+    assert any(w.startswith("The data has 10 sequences, and a step takes 64") for w in made.warnings)
+    assert not any("a step takes" in w for w in plan("a10", dataset=few, train_type="lora").warnings)

@@ -72,6 +72,12 @@ def test_flat_rows_follow_each_other_without_padding_between():
 
 @pytest.mark.parametrize(("longest", "bound"), [(100, 128), (1500, 2048), (2049, 4096), (4096, 4096)])
 def test_the_bound_on_documents_is_a_power_of_two_that_seldom_changes(longest, bound):
-    positions = np.arange(longest)[None].astype(np.int64)
+    positions = np.append(np.arange(longest), 0)[None].astype(np.int64)
     assert boundaries(positions)["max_length_q"] >= longest
     assert boundaries(positions)["max_length_q"] == bound
+
+
+def test_rows_of_one_document_each_need_no_boundaries():
+    one_each = np.stack([np.arange(64), np.arange(64)])
+    assert boundaries(one_each) == {}
+    assert boundaries(np.append(one_each, [[0] * 64, range(64)], axis=0))["cu_seq_lens_q"][-1] == 4 * 64

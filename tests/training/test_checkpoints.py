@@ -145,3 +145,36 @@ def test_a_full_disk_is_told_before_the_checkpoint_and_names_the_last_good_one(w
         require_free_bytes(whole[1], 1 << 60, last_good=newest_whole(whole[1])[0])
     assert "resume_from_checkpoint auto" in caught.value.fix
     require_free_bytes(whole[1], 1, last_good=None)
+
+
+def auto(model, folder):
+    return a_plan(model, schedule=SCHEDULE, request={"resume_from_checkpoint": "auto"})
+
+
+def test_a_damaged_checkpoint_is_kept_beside_the_one_that_takes_its_place(tiny_qwen2, whole, copy):
+    delete(copy / "checkpoint-8" / "optimizer.pt")
+    before = {p.name: p.read_bytes() for p in (copy / "checkpoint-8").iterdir()}
+    found, notes = find_checkpoint(auto(tiny_qwen2, copy), copy)
+    assert "It is kept (checkpoint-8.aside" in notes[0]
+    resumed = run(auto(tiny_qwen2, copy), copy, found)
+    assert losses(resumed) == losses(whole[0])
+    assert damage(copy / "checkpoint-8") is None
+    assert {p.name: p.read_bytes() for p in (copy / "checkpoint-8.aside").iterdir()} == before
+
+
+def test_a_damaged_checkpoint_does_not_count_among_those_kept(tiny_qwen2, copy):
+    flip_a_byte(copy / "checkpoint-8" / "adapter_model.safetensors")
+    delete(copy / "checkpoint-6" / "scheduler.pt")
+    run(a_plan(tiny_qwen2, schedule={"max_steps": 5, "save_steps": 5}), copy, copy / "checkpoint-4")
+    assert (copy / "checkpoint-6").is_dir(), "damaged: nobody's to delete"
+    assert newest_whole(copy, up_to=5)[0] == copy / "checkpoint-5"
+
+
+@pytest.mark.parametrize("name", [".checkpoint.partial", ".checkpoint.old", ".result.partial"])
+def test_what_a_killed_run_was_writing_is_cleared_away(tiny_qwen2, copy, name):
+    from adaptft.training import folders
+
+    (copy / name / "checkpoint-9").mkdir(parents=True)
+    assert find_checkpoint(auto(tiny_qwen2, copy), copy)[0] == copy / "checkpoint-8"
+    folders.claim(auto(tiny_qwen2, copy), copy)
+    assert not (copy / name).exists()

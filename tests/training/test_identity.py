@@ -68,7 +68,7 @@ def contents(folder):
         ({"method": {"target_modules": ("q_proj",)}}, "target_modules down_proj", "--target_modules down_proj"),
         ({"method": FULL}, "train_type lora there and full here", "--train_type lora"),
         ({"optimizer": {"learning_rate": 1e-3}}, "learning_rate 0.005 there and 0.001 here", "--learning_rate 0.005"),
-        ({"optimizer": {"warmup_steps": 2}}, "warmup_steps 1 there and 2 here", "Start a new run"),
+        ({"optimizer": {"warmup_steps": 2}}, "warmup_steps 1 there and 2 here", "--resume_anyway true"),
         ({"schedule": SCHEDULE | {"max_steps": 8}}, "max_steps 4 there and 8 here", "follows the number of steps"),
         ({"schedule": SCHEDULE | {"max_steps": 3}}, "max_steps 4 there and 3 here", "--max_steps 4"),
         ({"batch": BATCH | {"max_length": 96}}, "max_length 160 there and 96 here", "--max_length 160"),
@@ -175,3 +175,72 @@ def test_a_checkpoint_of_one_folder_does_not_go_on_over_another_run(finished, ti
     with pytest.raises(OutputError, match="holds another run"):
         folders.check(plan.request, tmp_path)
     folders.check(plan.request, finished)
+
+
+def test_differences_that_change_no_weight_and_no_row_may_be_gone_on_with(finished, tiny_qwen2, rows, tmp_path):
+    import shutil
+
+    copy = shutil.copytree(finished, tmp_path / "copy")
+    for name in ("checkpoint-4", "adaptft.json"):
+        shutil.rmtree(copy / name) if (copy / name).is_dir() else (copy / name).unlink()
+    request = {"resume_from_checkpoint": "auto", "resume_anyway": True}
+    changed = {"optimizer": {"learning_rate": 1e-3, "weight_decay": 0.5, "lr_scheduler_type": "constant"}}
+    report = train(planned(tiny_qwen2, rows, request=request, **changed), copy)
+    whole = json.loads((finished / "report.json").read_text())["steps"]
+    assert [s.loss for s in report.steps[:2]] == [s["loss"] for s in whole[:2]]
+    assert [s.learning_rate for s in report.steps[2:]] == [1e-3, 1e-3], "the new rate from the first step on"
+    (incident,) = report.incidents
+    assert (incident.kind, incident.step) == ("gone_on_with_changes", 2)
+    assert "learning_rate 0.005 there and 0.001 here" in incident.said
+
+
+@pytest.mark.parametrize(
+    "changed", [{"method": {"lora_rank": 16}}, {"request": {"seed": 7}}, {"batch": BATCH | {"max_length": 96}}]
+)
+def test_other_differences_are_refused_all_the_same(finished, tiny_qwen2, rows, changed):
+    request = {"resume_from_checkpoint": "auto", "resume_anyway": True} | changed.get("request", {})
+    with pytest.raises(RequestError) as caught:
+        train(planned(tiny_qwen2, rows, **changed | {"request": request}), finished)
+    assert "resume_anyway" not in caught.value.fix
+
+
+def weights_only(checkpoint, **more):
+    return {"resume_from_checkpoint": str(checkpoint), "resume_only_model": True, **more}
+
+
+def test_weights_alone_begin_a_new_run_and_need_no_optimizer(finished, tiny_qwen2, rows, tmp_path):
+    import shutil
+
+    copy = shutil.copytree(finished / "checkpoint-4", tmp_path / "checkpoint-4")
+    (copy / "optimizer.pt").unlink()
+    (copy / "rng_state.pth").unlink()
+    before = contents(copy)
+    report = train(planned(tiny_qwen2, rows, request=weights_only(copy)), tmp_path / "new")
+    earlier = json.loads((finished / "report.json").read_text())
+    assert [s.step for s in report.steps] == [1, 2, 3, 4]
+    assert [s.learning_rate for s in report.steps] == [s["learning_rate"] for s in earlier["steps"]]
+    assert report.initial_eval_loss == pytest.approx(earlier["final_eval_loss"], rel=1e-6)
+    assert f"Began at step 0 with the weights of {copy}, a new optimizer and the whole schedule." in report.notes
+    assert contents(copy) == before
+
+
+def test_weights_of_other_adapters_are_refused(finished, tiny_qwen2, rows, tmp_path):
+    plan = planned(
+        tiny_qwen2, rows, request=weights_only(finished / "checkpoint-4"), method={"lora_rank": 8},
+        optimizer={"learning_rate": 1e-3},
+    )  # fmt: skip
+    with pytest.raises(RequestError, match=r"do not fit this plan: lora_rank 4 there and 8 here\.") as caught:
+        train(plan, tmp_path / "new")
+    assert caught.value.fix == "Use --lora_rank 4."
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "said"), [(None, "nothing says which"), ("auto", "nothing says which"), ("checkpoint-4", "begin a")]
+)
+def test_weights_alone_do_not_go_into_the_old_run(finished, tiny_qwen2, rows, checkpoint, said):
+    named = str(finished / checkpoint) if checkpoint == "checkpoint-4" else checkpoint
+    before = contents(finished)
+    plan = planned(tiny_qwen2, rows, request={"resume_from_checkpoint": named, "resume_only_model": True})
+    with pytest.raises((RequestError, OutputError), match=said):
+        train(plan, finished)
+    assert contents(finished) == before

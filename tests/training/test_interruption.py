@@ -13,8 +13,9 @@ from training_plans import a_plan
 
 from adaptft.artifacts import plan_text
 from adaptft.errors import Interrupted
+from adaptft.training import interruption
 from adaptft.training.checkpoints import SEAL, checkpoint_folders, damage
-from adaptft.training.interruption import told
+from adaptft.training.interruption import STOPPING, told
 
 ROOT = Path(__file__).parents[2]
 RANKS = """
@@ -38,13 +39,19 @@ def rows(tmp_path):
 
 
 def stopped(words, number, condition, tmp_path):
-    """Start python with ``words``, signal it when ``condition()`` holds; its status and its last line."""
+    """Start python with ``words``, signal it when ``condition()`` holds; its status and its lines on stderr.
+
+    ``number`` may be a function that signals the process, or None.
+    """
     environment = os.environ | {"PYTHONPATH": str(ROOT), "ADAPTFT_HOME": str(tmp_path / "home")}
     with subprocess.Popen([sys.executable, *words], env=environment, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 120
         while not condition() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
-        process.send_signal(number)
+        if callable(number):
+            number(process)
+        elif number is not None:
+            process.send_signal(number)
         errors = process.communicate(timeout=120)[1]
     return process.returncode, errors.strip().splitlines()
 
@@ -61,15 +68,85 @@ def test_the_whole_checkpoint_is_named_with_the_way_to_go_on(tiny_qwen2, rows, t
     out = tmp_path / "out"
     words = command(tiny_qwen2, rows, out, "--save_steps", "2")
     status, lines = stopped(words, number, lambda: list(out.glob(f"checkpoint-*/{SEAL}")), tmp_path)
-    assert status == 130
+    assert status == 0
     kept = checkpoint_folders(out)
     assert kept
     assert [damage(folder) for folder in kept] == [None] * len(kept)
     assert lines[-1] == (
-        f"Interrupted: {kept[0]} is whole; go on with the same command and "
+        f"Stopped and saved: {kept[0]} holds every step; go on with the same command and "
         f"--resume_from_checkpoint auto --output_dir {out}"
     )
+    assert STOPPING.decode().strip() in lines
     assert "Traceback" not in "\n".join(lines)
+    assert not (out / "adaptft.json").exists(), "the run is not finished"
+
+
+def test_before_the_first_checkpoint_the_steps_so_far_are_saved(tiny_qwen2, rows, tmp_path):
+    out = tmp_path / "out"
+    words = ["tensorboard" if w == "none" else w for w in command(tiny_qwen2, rows, out, "--save_steps", "4999")]
+    status, lines = stopped(words, signal.SIGTERM, lambda: list(out.glob("runs/**/events.*")), tmp_path)
+    assert status == 0
+    (kept,) = checkpoint_folders(out)
+    assert damage(kept) is None
+    assert lines[-1].startswith(f"Stopped and saved: {kept} holds every step")
+
+
+@pytest.mark.parametrize("number", interruption.SIGNALS, ids=lambda n: n.name)
+def test_a_second_signal_stops_at_once(tmp_path, number):
+    def run():
+        with told(tmp_path), interruption.finishing_steps():
+            signal.raise_signal(number)
+            assert interruption.requested()
+            signal.raise_signal(number)
+            pytest.fail("the second signal did not stop")
+
+    with pytest.raises(Interrupted, match="nothing is kept"):
+        run()
+
+
+def test_a_step_that_takes_longer_than_the_grace_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(interruption, "GRACE_SECONDS", 0.1)
+
+    def run():
+        with told(tmp_path), interruption.finishing_steps():
+            signal.raise_signal(signal.SIGTERM)
+            time.sleep(10)
+            pytest.fail("the grace did not end")
+
+    with pytest.raises(Interrupted):
+        run()
+
+
+def test_what_is_saved_in_time_takes_the_time_it_takes(tmp_path, monkeypatch):
+    monkeypatch.setattr(interruption, "GRACE_SECONDS", 0.1)
+    with told(tmp_path), interruption.finishing_steps():
+        signal.raise_signal(signal.SIGTERM)
+        interruption.arrived()
+        time.sleep(0.3)
+    assert not interruption.requested(), "the next run in this process is not stopped"
+
+
+def test_outside_of_the_steps_the_first_signal_stops_at_once(tmp_path):
+    with pytest.raises(Interrupted), told(tmp_path):
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tiny_qwen2, rows, tmp_path):
+    out = tmp_path / "out"
+    short = ["--max_steps", "60", "--save_steps", "10", "--resume_from_checkpoint", "auto"]
+    words = [*command(tiny_qwen2, rows, out), *short]
+    status, _ = stopped(words, signal.SIGTERM, lambda: list(out.glob(f"checkpoint-*/{SEAL}")), tmp_path)
+    assert status == 0
+    assert not (out / "adaptft.json").exists()
+    assert stopped(words, None, lambda: False, tmp_path)[0] == 0
+    whole = [*command(tiny_qwen2, rows, tmp_path / "whole"), *short]
+    assert stopped(whole, None, lambda: False, tmp_path)[0] == 0
+    assert losses(out) == losses(tmp_path / "whole")
+
+
+def losses(out):
+    return [step["loss"] for step in json.loads((out / "report.json").read_text())["steps"]]
 
 
 def test_before_the_first_checkpoint_nothing_is_kept(tiny_qwen2, rows, tmp_path):
@@ -93,8 +170,8 @@ def test_ranks_stop_together(tiny_qwen2, rows, tmp_path):
     plan_file.write_text(plan_text(plan))
     words = ["-c", RANKS, str(plan_file), str(out)]
     status, lines = stopped(words, signal.SIGTERM, lambda: list(out.glob(f"checkpoint-*/{SEAL}")), tmp_path)
-    assert status == 130
-    assert lines[-1].startswith(f"Interrupted: {checkpoint_folders(out)[0]} is whole")
+    assert status == 0
+    assert lines[-1].startswith(f"Stopped and saved: {checkpoint_folders(out)[0]} holds every step")
 
 
 def test_the_handler_that_was_there_comes_back(tmp_path):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from faults import small_device
+from faults import small_device, small_disk
 from training_plans import FULL, a_plan, a_trainer, losses, packs, single_rows
 
 from adaptft.errors import TrainingError
@@ -180,6 +180,6 @@ def test_memory_that_will_not_do_is_found_before_the_first_step(tiny_qwen2, tmp_
 def test_space_is_set_aside_and_given_back(tmp_path):
     preflight.reserve(tmp_path, 1 << 20)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(OSError, match="space"):
-        preflight.reserve(tmp_path, 1 << 55)
-    assert list(tmp_path.iterdir()) == []
+    with small_disk(tmp_path / "small", "1m") as small, pytest.raises(OSError, match="No space left"):
+        preflight.reserve(small, 2 << 20)
+    assert list((tmp_path / "small").iterdir()) == []

@@ -50,6 +50,7 @@ DECISIONS: dict[str, Any] = {
         max_steps=6, num_train_epochs=0, held_out_ratio=0.05, eval_steps=0, save_steps=0, logging_steps=1
     ),
     "compile": plans.Compile(enabled=False),
+    "adapters": plans.AdapterKernels(fused=False),
 }  # fmt: skip
 FULL = plans.Method(train_type="full", base_storage="fp32")
 

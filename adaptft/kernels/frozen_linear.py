@@ -1,0 +1,216 @@
+"""Linear layers with a frozen weight in FP8 or NF4, as an opaque operator with its own backward pass.
+
+Opaque on purpose: written out in the open, torch.compile would notice that forward and backward unpack the same
+NF4 weight and keep the 16-bit copy of every layer in between, which is the memory that NF4 is there to save. It also
+spares the compiler bitsandbytes' own module, which breaks the graph at every layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adaptft.kernels import frozen_weights, nf4
+from adaptft.kernels.frozen_weights import Frozen, as_operand
+from adaptft.kernels.quantize import ALIGNMENT, quantize_rows, transpose_fp8
+
+
+@torch.library.custom_op("adaptft::frozen_linear", mutates_args=())
+def frozen_linear(x: Tensor, weight: list[Tensor], storage: str, out_features: list[int]) -> Tensor:
+    """(T, K) -> (T, N): ``x W^T``, in the type of ``x``."""
+    frozen = Frozen(weight, storage, out_features, x.shape[1])
+    return frozen_weights.forward(as_operand(x, frozen), frozen, x.dtype)
+
+
+@frozen_linear.register_fake
+def _(x: Tensor, weight: list[Tensor], storage: str, out_features: list[int]) -> Tensor:
+    return x.new_empty(x.shape[0], sum(out_features))
+
+
+@torch.library.custom_op("adaptft::frozen_linear_backward", mutates_args=())
+def frozen_linear_backward(
+    gradient: Tensor, weight: list[Tensor], storage: str, out_features: list[int], in_features: int
+) -> Tensor:
+    """(T, N) -> (T, K): the gradient of the input; the weight is frozen."""
+    frozen = Frozen(weight, storage, out_features, in_features)
+    return frozen_weights.backward(as_operand(gradient, frozen, frozen.row_scale), frozen, gradient.dtype)
+
+
+@frozen_linear_backward.register_fake
+def _(gradient: Tensor, weight: list[Tensor], storage: str, out_features: list[int], in_features: int) -> Tensor:
+    return gradient.new_empty(gradient.shape[0], in_features)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, storage, out_features = inputs
+    ctx.save_for_backward(*weight)
+    ctx.storage, ctx.out_features, ctx.in_features = storage, out_features, x.shape[1]
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+    weight = list(ctx.saved_tensors)
+    of_x = frozen_linear_backward(gradient.contiguous(), weight, ctx.storage, ctx.out_features, ctx.in_features)
+    return of_x, [None] * len(weight), None, None
+
+
+frozen_linear.register_autograd(_backward, setup_context=_keep)
+
+
+class FrozenLinear(nn.Module):
+    """``x W^T + bias`` with a frozen W, of one layer or of several that share an input."""
+
+    bias: Tensor | None
+
+    def __init__(self, frozen: Frozen, bias: Tensor | None) -> None:
+        super().__init__()
+        self.storage, self.rows = frozen.storage, frozen.out_features
+        self.in_features, self.out_features = frozen.in_features, sum(frozen.out_features)
+        self.store(frozen.tensors)
+        self.register_buffer("bias", None if bias is None else bias.detach(), persistent=False)
+
+    def store(self, tensors: list[Tensor]) -> None:
+        """Keep these tensors, in the order :mod:`adaptft.kernels.frozen_weights` names, in place of any before."""
+        for number in range(getattr(self, "num_tensors", 0)):
+            delattr(self, f"tensor_{number}")
+        self.num_tensors = len(tensors)
+        for number, tensor in enumerate(tensors):
+            self.register_buffer(f"tensor_{number}", tensor, persistent=False)
+
+    @property
+    def is_joined(self) -> bool:
+        """True where this stands for several layers, which are there as well."""
+        return len(self.rows) > 1
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight as stored; PEFT asks for its device only."""
+        return self.tensor_0  # type: ignore[return-value]
+
+    def frozen(self) -> Frozen:
+        """The weight as operators take it."""
+        tensors = [getattr(self, f"tensor_{number}") for number in range(self.num_tensors)]
+        return Frozen(tensors, self.storage, self.rows, self.in_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in_features) -> (..., out_features), in the type of ``x``."""
+        frozen = self.frozen()
+        flat = x.reshape(-1, self.in_features)
+        out: Tensor = frozen_linear(flat, frozen.tensors, frozen.storage, frozen.out_features)
+        if self.bias is not None:
+            out = out + self.bias.to(out.dtype)
+        return out.view(*x.shape[:-1], self.out_features)
+
+
+def frozen_of(base: Any) -> Frozen:
+    """The weight of a frozen layer, plain or converted, as operators take it."""
+    if isinstance(base, FrozenLinear):
+        return base.frozen()
+    return Frozen([base.weight], "dense", [base.out_features], base.in_features)
+
+
+def joined(bases: Sequence[Any], *, transposed_copy: bool) -> FrozenLinear:
+    """One layer for several that share an input; they keep views of what is joined, so nothing is stored twice."""
+    weights = [frozen_of(base) for base in bases]
+    rows, storage = [base.out_features for base in bases], weights[0].storage
+    tensors = _JOINERS[storage](weights)
+    for base, part in zip(bases, torch.split(tensors[0], rows) if storage in ("dense", "fp8") else (), strict=False):
+        if isinstance(base, FrozenLinear):
+            base.store([part, base.frozen().tensors[1]])
+        else:
+            base.weight.data = part
+    if storage == "fp8" and transposed_copy:
+        tensors.append(transpose_fp8(tensors[0]))
+    return FrozenLinear(Frozen(tensors, storage, rows, bases[0].in_features), _joined_bias(bases))
+
+
+_JOINERS: dict[str, Any] = {
+    "dense": lambda weights: [torch.cat([w.tensors[0].detach() for w in weights])],
+    "fp8": lambda weights: [torch.cat([w.tensors[0] for w in weights]), torch.cat([w.tensors[1] for w in weights], 1)],
+    "nf4": lambda weights: [tensor for w in weights for tensor in w.tensors],
+    "nf4_fp8": lambda weights: [
+        *(tensor for w in weights for tensor in w.tensors[:-1]),
+        torch.cat([w.tensors[-1] for w in weights], 1),
+    ],
+}
+
+
+def _joined_bias(bases: Sequence[Any]) -> Tensor | None:
+    given = [base.bias for base in bases if base.bias is not None]
+    if not given:
+        return None
+    return torch.cat([given[0].new_zeros(b.out_features) if b.bias is None else b.bias.detach() for b in bases])
+
+
+# ---- converting a model
+
+
+def fits_fp8(linear: nn.Linear) -> bool:
+    """True where both dimensions are multiples of what the FP8 matmul takes."""
+    return linear.in_features % ALIGNMENT == 0 and linear.out_features % ALIGNMENT == 0
+
+
+def is_named(name: str, endings: Iterable[str]) -> bool:
+    """True where ``name`` is one of ``endings`` or ends with one at a dot: ``mlp.gate``, but not ``gate_proj``."""
+    return any(f".{name}".endswith(f".{ending}") for ending in endings)
+
+
+def convert_to_fp8(model: nn.Module, skipped: Iterable[str] = (), *, transposed_copy: bool = True) -> int:
+    """Replace every frozen ``nn.Linear`` by its FP8 form, in place; -> how many.
+
+    Adapters keep their own linears, since those are trained. ``skipped`` are names that stay in 16 bit
+    (the head, routers); PEFT keeps the original of an adapted layer as ``NAME.base_layer``.
+    """
+    skipped = tuple(skipped)
+    names = [
+        name
+        for name, module in model.named_modules()
+        if type(module) is nn.Linear
+        and not module.weight.requires_grad
+        and fits_fp8(module)
+        and not is_named(name.removesuffix(".base_layer"), skipped)
+    ]
+    for name in names:
+        model.set_submodule(name, _to_fp8(model.get_submodule(name), transposed_copy))
+    return len(names)
+
+
+def _to_fp8(linear: Any, transposed_copy: bool) -> FrozenLinear:
+    quantized, scale = quantize_rows(linear.weight.detach())
+    assert scale is not None
+    tensors = [quantized, scale.t().contiguous(), *([transpose_fp8(quantized)] if transposed_copy else [])]
+    return FrozenLinear(Frozen(tensors, "fp8", [linear.out_features], linear.in_features), linear.bias)
+
+
+def convert_nf4(model: nn.Module, *, fp8: bool = False) -> int:
+    """Replace every ``bitsandbytes.nn.Linear4bit`` (adapted or not) in place, sharing its storage; -> how many.
+
+    Args:
+        fp8: multiply in FP8, where the layer's shape allows.
+    """
+    from bitsandbytes.nn import Linear4bit
+
+    names = [name for name, module in model.named_modules() if isinstance(module, Linear4bit)]
+    for name in names:
+        model.set_submodule(name, _from_nf4(model.get_submodule(name), fp8))
+    return len(names)
+
+
+def _from_nf4(linear: Any, fp8: bool) -> FrozenLinear:
+    state = linear.weight.quant_state
+    if (
+        state.quant_type != "nf4"
+        or state.blocksize != nf4.BLOCK
+        or (state.nested and state.state2.blocksize != nf4.OUTER_BLOCK)
+    ):
+        raise NotImplementedError(f"NF4 with other block sizes than bitsandbytes' defaults: {state.blocksize}")
+    tensors = [linear.weight.data, state.absmax]
+    if state.nested:
+        tensors += [state.state2.code, state.state2.absmax, state.offset]
+    rows, columns = [linear.out_features], linear.in_features
+    if not (fp8 and fits_fp8(linear) and columns % nf4.BLOCK == 0):
+        return FrozenLinear(Frozen(tensors, "nf4", rows, columns), linear.bias)
+    scale = nf4.fp8_row_scale([tensors], rows, columns)
+    return FrozenLinear(Frozen([*tensors, scale], "nf4_fp8", rows, columns), linear.bias)

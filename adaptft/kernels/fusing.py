@@ -1,0 +1,181 @@
+"""Put the fused operators into a PEFT model: PEFT keeps the modules and the adapters, only ``forward`` is another.
+
+Found by structure, not by architecture: a block with ``gate_proj``, ``up_proj``, ``down_proj`` and a known activation
+becomes one :func:`adapted_mlp`; ``q_proj``, ``k_proj``, ``v_proj`` of one block become one :func:`adapted_linear`;
+any other adapted layer becomes one for itself. So adapters save, load and merge as PEFT's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from adaptft.kernels.adapted_linear import adapted_linear
+from adaptft.kernels.adapted_mlp import adapted_mlp
+from adaptft.kernels.frozen_linear import FrozenLinear, frozen_of, joined
+from adaptft.kernels.frozen_weights import Frozen
+
+SMALLEST_RANK = 16
+"""Tensor cores multiply tiles of 16; smaller ranks are padded with zeros."""
+MLP_LAYERS = ("gate_proj", "up_proj", "down_proj")
+SHARED_INPUT = ("q_proj", "k_proj", "v_proj")
+ACTIVATION_NAMES = {"SiLU": "silu", "SiLUActivation": "silu", "GELUTanh": "gelu_tanh"}
+"""Classes that transformers puts at ``act_fn``, and what the kernels call them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FusedCounts:
+    """How many operators were put in, and how many adapted layers they stand for."""
+
+    mlps: int
+    groups: int
+    layers: int
+
+
+def fuse_adapted_layers(model: nn.Module, *, transposed_copy: bool = True) -> FusedCounts:
+    """Change ``forward`` of the adapted linear layers of a PEFT model that the operators can stand for, in place.
+
+    Args:
+        transposed_copy: keep joined FP8 weights a second time, transposed, rather than transpose them in each
+            backward pass.
+    """
+    blocks = list(model.modules())
+    mlps = [block for block in blocks if _is_mlp(block)]
+    groups = [members for block in blocks if (members := _plain_members(block, SHARED_INPUT))]
+    taken = {layer for block in mlps for layer in _plain_members(block, MLP_LAYERS)}
+    taken.update(layer for members in groups for layer in members)
+    groups += [(layer,) for layer in blocks if is_plain(layer) and layer not in taken]
+    for block in mlps:
+        _fuse_mlp(block, transposed_copy)
+    for members in groups:
+        _fuse_group(members, transposed_copy)
+    return FusedCounts(len(mlps), len(groups), 3 * len(mlps) + sum(map(len, groups)))
+
+
+def is_plain(layer: Any) -> bool:
+    """True for a PEFT LoRA layer over a linear one, with one adapter, without dropout or a variant such as DoRA."""
+    from peft.tuners.lora.layer import LoraLayer
+
+    if not isinstance(layer, LoraLayer) or len(layer.active_adapters) != 1 or layer.lora_variant:
+        return False
+    name = layer.active_adapters[0]
+    if name not in layer.lora_A or layer.lora_bias[name] or not isinstance(layer.lora_dropout[name], nn.Identity):
+        return False
+    return isinstance(layer.base_layer, FrozenLinear) or type(layer.base_layer) is nn.Linear
+
+
+def packed_adapters(layers: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    """The adapters of layers that share an input: a (G R, K) and scaled b (N, R), padded to a common rank R."""
+    pairs = [_adapter(layer) for layer in layers]
+    rank = max(SMALLEST_RANK, *(1 << (a.shape[0] - 1).bit_length() for a, _ in pairs))
+    a = torch.cat([pad(a, (0, 0, 0, rank - a.shape[0])) for a, _ in pairs])
+    b = torch.cat([pad(b, (0, rank - b.shape[1])) for _, b in pairs])
+    return a, b
+
+
+def _adapter(layer: Any) -> tuple[Tensor, Tensor]:
+    """A (r, K) and scaled B (N, r) of the one active adapter."""
+    name = layer.active_adapters[0]
+    return layer.lora_A[name].weight, layer.lora_B[name].weight * layer.scaling[name]
+
+
+def _plain_members(block: nn.Module, names: tuple[str, ...]) -> tuple[Any, ...]:
+    """The layers of these names where all are there and can be fused; else none."""
+    members = tuple(getattr(block, name, None) for name in names)
+    return members if all(is_plain(member) for member in members) else ()
+
+
+def _is_mlp(block: nn.Module) -> bool:
+    members = _plain_members(block, MLP_LAYERS)
+    storages = {frozen_of(layer.base_layer).storage for layer in members}
+    return (
+        len(storages) == 1
+        and all(layer.base_layer.bias is None for layer in members)
+        and type(getattr(block, "act_fn", None)).__name__ in ACTIVATION_NAMES
+    )
+
+
+def _flat(x: Tensor) -> Tensor:
+    """(..., K) -> (T, K), in autocast's type where that is on, as its linear layers would take it."""
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind):
+        x = x.to(torch.get_autocast_dtype(kind))
+    return x.reshape(-1, x.shape[-1])
+
+
+def _is_active(layer: Any) -> bool:
+    return not (layer.disable_adapters or layer.merged)
+
+
+def _fuse_mlp(block: Any, transposed_copy: bool) -> None:
+    gate, up = block.gate_proj, block.up_proj
+    block.gate_up = joined((gate.base_layer, up.base_layer), transposed_copy=transposed_copy)
+    activation, plain = ACTIVATION_NAMES[type(block.act_fn).__name__], block.forward
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        if not _is_active(self.gate_proj):
+            return plain(x)  # type: ignore[no-any-return]
+        a, b = packed_adapters((self.gate_proj, self.up_proj))
+        a_down, b_down = packed_adapters((self.down_proj,))
+        first, second = self.gate_up.frozen(), frozen_of(self.down_proj.base_layer)
+        y: Tensor = adapted_mlp(
+            _flat(x), a, b, a_down, b_down, first.tensors, second.tensors, first.storage, activation
+        )[0]
+        return y.view(*x.shape[:-1], y.shape[-1])
+
+    block.forward = MethodType(forward, block)
+
+
+def _fuse_group(layers: Sequence[Any], transposed_copy: bool) -> None:
+    """The first layer computes for all; the others, called right after it with the same input, hand out their part."""
+    first, *others = layers
+    group = _Group(tuple(layers))
+    first.joined = joined([layer.base_layer for layer in layers], transposed_copy=transposed_copy) if others else None
+    first.forward = MethodType(_computing(group, first.forward), first)
+    for number, layer in enumerate(others):
+        layer.forward = MethodType(_handing_out(group, number, layer.forward), layer)
+
+
+class _Group:
+    """Layers that share an input, and the parts of the last product that are still to be handed out."""
+
+    def __init__(self, layers: tuple[Any, ...]) -> None:
+        self.layers = layers
+        self.waiting: tuple[Tensor, ...] = ()
+
+
+def _computing(group: _Group, plain: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    def compute(self: Any, x: Tensor) -> Tensor:
+        if not _is_active(self):
+            return plain(x)
+        a, b = packed_adapters(group.layers)
+        base = self.base_layer if self.joined is None else self.joined
+        frozen: Frozen = frozen_of(base)
+        flat = _flat(x)
+        y, _ = adapted_linear(flat, a, b, frozen.tensors, frozen.storage, frozen.out_features)
+        if base.bias is not None:
+            y = y + base.bias.to(y.dtype)
+        parts = torch.split(y.view(*x.shape[:-1], y.shape[-1]), frozen.out_features, dim=-1)
+        first, *rest = (part.contiguous() for part in parts)  # a view would keep the whole product alive
+        group.waiting = tuple(rest)
+        return first
+
+    return compute
+
+
+def _handing_out(group: _Group, number: int, plain: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    def hand_out(self: Any, x: Tensor) -> Tensor:
+        if not _is_active(self):
+            return plain(x)
+        part = group.waiting[number]
+        if number + 2 == len(group.layers):
+            group.waiting = ()
+        return part
+
+    return hand_out

@@ -1,0 +1,59 @@
+"""Triton kernels that make FP8: rows quantised, weights transposed, NF4 unpacked. Imported on a GPU only."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from adaptft.kernels.quantize import E4M3_MAX, SMALLEST_SCALE, Operand
+
+E4M3_LARGEST = tl.constexpr(E4M3_MAX)
+LEAST_SCALE = tl.constexpr(SMALLEST_SCALE)
+TILE = 128
+
+
+@triton.jit
+def _quantize_row(x, factor, out, scale, columns, stride, HAS_FACTOR: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < columns
+    values = tl.load(x + row * stride + column, mask=inside, other=0.0).to(tl.float32)
+    if HAS_FACTOR:
+        values *= tl.load(factor + column, mask=inside, other=0.0)
+    own = tl.maximum(tl.max(tl.abs(values), 0) / E4M3_LARGEST, LEAST_SCALE)
+    tl.store(scale + row, own)
+    tl.store(out + row * columns + column, (values / own).to(tl.float8e4nv), mask=inside)
+
+
+def quantize_rows_on_gpu(x: Tensor, column_factor: Tensor | None) -> Operand:
+    """See :func:`adaptft.kernels.quantize.quantize_rows`; a program holds a whole row in its registers."""
+    x = x if x.stride(-1) == 1 else x.contiguous()
+    rows, columns = x.shape
+    out = torch.empty(rows, columns, device=x.device, dtype=torch.float8_e4m3fn)
+    scale = torch.empty(rows, 1, device=x.device, dtype=torch.float32)
+    block = triton.next_power_of_2(columns)
+    warps = min(max(block // 1024, 1), 16)
+    _quantize_row[(rows,)](
+        x, column_factor, out, scale, columns, x.stride(0), column_factor is not None, block, num_warps=warps
+    )
+    return Operand(out, scale)
+
+
+@triton.jit
+def _transpose(x, out, rows, columns, TILE: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    column = tl.program_id(1).to(tl.int64) * TILE + tl.arange(0, TILE)
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    tile = tl.load(x + row[:, None] * columns + column[None, :], mask=inside, other=0)
+    tl.store(out + column[:, None] * rows + row[None, :], tl.trans(tile), mask=tl.trans(inside))
+
+
+def transpose_fp8_on_gpu(weight: Tensor) -> Tensor:
+    """See :func:`adaptft.kernels.quantize.transpose_fp8`."""
+    rows, columns = weight.shape
+    out = torch.empty(columns, rows, device=weight.device, dtype=weight.dtype)
+    grid = (triton.cdiv(rows, TILE), triton.cdiv(columns, TILE))
+    _transpose[grid](weight.view(torch.uint8), out.view(torch.uint8), rows, columns, TILE, num_warps=8)
+    return out

@@ -1,0 +1,107 @@
+"""Triton kernels of :mod:`adaptft.kernels.thin`: FP8 tiles to tensor cores, sums in a fixed order. GPU only."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from adaptft.kernels.quantize import Operand
+
+ROWS, COLUMNS = 64, 128
+PARTS = 8
+"""Into how many parts the summed dimension is cut: enough programs for every processor."""
+
+
+@triton.jit
+def _across_rows(
+    x, scale, small, out, rows, columns, stride, part_columns,
+    RANK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    part = tl.program_id(1)
+    rank = tl.arange(0, RANK)
+    is_row = (row < rows)[:, None]
+    sums = tl.zeros((ROWS, RANK), tl.float32)
+    for start in range(0, part_columns, COLUMNS):
+        column = part * part_columns + start + tl.arange(0, COLUMNS)
+        is_column = column < columns
+        tile = tl.load(x + row[:, None] * stride + column[None, :], mask=is_row & is_column[None, :], other=0.0)
+        thin = tl.load(small + column[:, None] * RANK + rank[None, :], mask=is_column[:, None], other=0.0)
+        sums += tl.dot(tile.to(thin.dtype), thin)
+    sums *= tl.load(scale + row, mask=row < rows, other=0.0)[:, None]
+    tl.store(out + part.to(tl.int64) * rows * RANK + row[:, None] * RANK + rank[None, :], sums, mask=is_row)
+
+
+@triton.jit
+def _down_columns(
+    x, scale, small, out, rows, columns, stride, part_rows,
+    RANK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Sums (RANK, COLUMNS), so that the FP8 tile meets the tensor cores as it lies, not transposed."""
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    part = tl.program_id(1).to(tl.int64)
+    rank = tl.arange(0, RANK)
+    is_column = (column < columns)[None, :]
+    sums = tl.zeros((RANK, COLUMNS), tl.float32)
+    for start in range(0, part_rows, ROWS):
+        row = part * part_rows + start + tl.arange(0, ROWS)
+        is_row = row < rows
+        tile = tl.load(x + row[:, None] * stride + column[None, :], mask=is_row[:, None] & is_column, other=0.0)
+        thin = tl.load(small + row[None, :] * RANK + rank[:, None], mask=is_row[None, :], other=0.0)
+        own = tl.load(scale + row, mask=is_row, other=0.0)
+        thin = (thin.to(tl.float32) * own[None, :]).to(small.dtype.element_ty)
+        sums += tl.dot(thin, tile.to(thin.dtype))
+    tl.store(out + part * columns * RANK + rank[:, None] * columns + column[None, :], sums, mask=is_column)
+
+
+@triton.jit
+def _add_low_rank(
+    y, z, b, rows, columns, y_stride, z_stride, RANK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    rank = tl.arange(0, RANK)
+    is_row, is_column = row < rows, column < columns
+    inside = is_row[:, None] & is_column[None, :]
+    low = tl.load(z + row[:, None] * z_stride + rank[None, :], mask=is_row[:, None], other=0.0)
+    high = tl.load(b + column[None, :] * RANK + rank[:, None], mask=is_column[None, :], other=0.0)
+    at = y + row[:, None] * y_stride + column[None, :]
+    product = tl.dot(low, high).to(y.dtype.element_ty)
+    tl.store(at, tl.load(at, mask=inside, other=0.0) + product, mask=inside)
+
+
+def _part(total: int, block: int) -> int:
+    """Length of a part, in whole blocks."""
+    return -(-total // (PARTS * block)) * block
+
+
+def across_rows_on_gpu(x: Operand, small: Tensor) -> Tensor:
+    """See :func:`adaptft.kernels.thin.across_rows`."""
+    (rows, columns), rank = x.values.shape, small.shape[1]
+    out = torch.empty(PARTS, rows, rank, device=small.device, dtype=torch.float32)
+    _across_rows[(triton.cdiv(rows, ROWS), PARTS)](
+        x.values, x.scale, small.contiguous(), out, rows, columns, x.values.stride(0), _part(columns, COLUMNS),
+        rank, ROWS, COLUMNS, num_warps=4, num_stages=4,
+    )  # fmt: skip
+    return out.sum(0).to(small.dtype)
+
+
+def down_columns_on_gpu(x: Operand, small: Tensor) -> Tensor:
+    """See :func:`adaptft.kernels.thin.down_columns`."""
+    (rows, columns), rank = x.values.shape, small.shape[1]
+    out = torch.empty(PARTS, rank, columns, device=small.device, dtype=torch.float32)
+    _down_columns[(triton.cdiv(columns, COLUMNS), PARTS)](
+        x.values, x.scale, small.contiguous(), out, rows, columns, x.values.stride(0), _part(rows, ROWS),
+        rank, ROWS, COLUMNS, num_warps=4, num_stages=4,
+    )  # fmt: skip
+    return out.sum(0).t()
+
+
+def add_low_rank_on_gpu(y: Tensor, z: Tensor, b: Tensor) -> None:
+    """See :func:`adaptft.kernels.thin.add_low_rank`."""
+    rows, columns = y.shape
+    _add_low_rank[(triton.cdiv(rows, ROWS), triton.cdiv(columns, COLUMNS))](
+        y, z, b.contiguous(), rows, columns, y.stride(0), z.stride(0), b.shape[1], ROWS, COLUMNS, num_warps=4
+    )
