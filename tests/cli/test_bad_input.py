@@ -140,7 +140,7 @@ def test_training_refuses(make: Make | None, words: str, problem: str, fix: str,
 
 def test_a_disk_too_full_for_a_checkpoint(here: Path, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(here)
-    monkeypatch.setattr("adaptft.training.checkpoints.shutil.disk_usage", lambda _: usage._replace(free=1000))
+    monkeypatch.setattr("adaptft.training.keeping.shutil.disk_usage", lambda _: usage._replace(free=1000))
     status, err = call(capfd, f"{FROM_GOOD} --save_steps 1")
     assert status == 1
     check(err, "1 KiB free", "Free some space")
@@ -249,6 +249,7 @@ def test_ctrl_c_in_training_is_one_line_and_leaves_no_result(here: Path) -> None
         said = process.stderr.read().splitlines()
         assert process.wait(timeout=60) == 130
     assert [line for line in said if line and not line.startswith("step")] == [
-        "Interrupted before the first checkpoint: nothing is kept in out; start the run again."
+        "Stopping after this step, with a checkpoint; once more to stop at once.",
+        "Interrupted before the first checkpoint: nothing is kept in out; start the run again.",
     ]
     assert not (here / "out").exists()
