@@ -97,6 +97,10 @@ class RunReport:
     input_wait_share: float
     """Share of the steps' time spent waiting for data."""
     data: DataReport
+    compiled_graphs: int = 0
+    """Graphs that torch.compile made in this process; all decoder layers of one kind share one."""
+    recompiled_graphs: int = 0
+    """Those of them that were made after the first two steps, for a shape that had not been met before."""
     versions: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     incidents: tuple[Incident, ...] = ()

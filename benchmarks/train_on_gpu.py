@@ -3,21 +3,18 @@
 python benchmarks/train_on_gpu.py MODEL_FOLDER DATASET [--out benchmarks/results/train-DATE.json] [--steps 14]
 
 Batch, precision and checkpointing are left to the plan. Prints a table and writes the runs' plans (decisions,
-memory, speed) and reports as one JSON file. Peers are compared elsewhere, under one stopwatch.
+memory, speed) and reports as one JSON file. Peers are compared in speed.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import json
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-GIB = 2**30
+from product import GIB, Record, train
+
 RUNS: dict[str, tuple[str, ...]] = {
     "lora": ("--train_type", "lora"),
     "lora-bf16": ("--train_type", "lora", "--fp8", "false"),
@@ -29,15 +26,12 @@ RUNS: dict[str, tuple[str, ...]] = {
 
 def main() -> None:
     options = read_options()
-    record: dict[str, Any] = {
-        "date": datetime.date.today().isoformat(),
-        "machine": json.loads(adaptft("probe", "--json")),
-    }
-    record["runs"] = {}
+    record = Record.open(options.out, datetime.date.today().isoformat())
+    runs = record.part("runs", {})
     for name in options.runs:
-        record["runs"][name] = run(name, options)
-        print(line(name, record["runs"][name]), flush=True)
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+        runs[name] = run(name, options)
+        print(line(name, runs[name]), flush=True)
+        record.save()
 
 
 def read_options() -> argparse.Namespace:
@@ -50,23 +44,13 @@ def read_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def adaptft(*words: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "adaptft", *words], capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"adaptft {' '.join(words)}: status {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    return done.stdout
-
-
 def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / name
-        adaptft(
-            "train", "--model", options.model, "--dataset", options.dataset, "--max_steps", str(options.steps),
-            "--save_strategy", "no", "--split_dataset_ratio", "0.005", "--output_dir", str(result), *RUNS[name],
-        )  # fmt: skip
-        plan, report = (json.loads((result / file).read_text()) for file in ("plan.json", "report.json"))
-    decided = {key: decision["value"] for key, decision in plan["decisions"].items()}
-    return {"decisions": decided, "memory": plan["memory"], "speed": plan["speed"], "report": report}
+    done = train(
+        "--model", options.model, "--dataset", options.dataset, "--max_steps", str(options.steps),
+        "--save_strategy", "no", "--split_dataset_ratio", "0.005", *RUNS[name],
+    )  # fmt: skip
+    plan = done.plan
+    return {"decisions": done.decisions, "memory": plan["memory"], "speed": plan["speed"], "report": done.report}
 
 
 def line(name: str, result: dict[str, Any]) -> str:

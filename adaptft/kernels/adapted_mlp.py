@@ -105,8 +105,9 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _backward(ctx: Any, of_y: Tensor, *_: Tensor) -> tuple[Any, ...]:
-    saved, weights = ctx.saved_tensors[:8], list(ctx.saved_tensors[8:])
-    gate_up, down = weights[: ctx.num_gate_up], weights[ctx.num_gate_up :]
+    tensors = ctx.saved_tensors  # once: a checkpointed layer lets nobody unpack them again
+    saved, weights = tensors[:8], tensors[8:]
+    gate_up, down = list(weights[: ctx.num_gate_up]), list(weights[ctx.num_gate_up :])
     gradients = adapted_mlp_backward(of_y.contiguous(), *saved, gate_up, down, ctx.storage, ctx.activation)
     return *gradients, [None] * len(gate_up), [None] * len(down), None, None
 

@@ -109,7 +109,12 @@ def _compute_copies(work: Workload) -> int:
     """Autocast keeps a 16-bit copy of each trained FP32 weight from its forward to its backward pass."""
     if work.method.train_type != "full" or work.precision.weights != "fp32" or work.precision.autocast == "fp32":
         return 0
-    return 2 * work.model.num_parameters
+    return 2 * (work.model.num_parameters - (_in_fp8(work) if work.precision.compute == "fp8" else 0))
+
+
+def _in_fp8(work: Workload) -> int:
+    """Weights of the layers that are trained in FP8: quantised for each matmul, so that no copy of them lasts."""
+    return sum(row.num_weights for row in work.model.linears if _is_converted(row, work.method))
 
 
 def _bucket_bytes(work: Workload, trained: _TrainedBytes) -> int:
@@ -181,6 +186,10 @@ def _bytes_per_token(work: Workload) -> int:
         values += 2 * model.hidden_size
     if not work.compiled:  # norms in FP32 and silu(gate) are kept as well
         values += 4 * model.hidden_size + _mlp_width(model)
+    elif work.method.train_type == "full" and work.precision.compute == "fp8":
+        # Norms' outputs and the MLP's product are quantised again in the backward pass, with the scales they had.
+        # Checked on an H200: 11.1 GiB less than in bf16 measured for 28 layers and 8192 tokens, 11.2 by this.
+        values -= 2 * model.hidden_size + _mlp_width(model)
     return size * values + 4 * model.num_attention_heads + _adapter_bytes_per_token(work)
 
 

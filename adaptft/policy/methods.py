@@ -47,7 +47,7 @@ def choose_method(
             fix="Name the model it was made from, and use --train_type qlora for a 4-bit base.",
         )
     if train_type == "full":
-        return _full(precision), None
+        return _full(model, precision), None
     targets = resolve_targets(model, request.target_modules, request.modules_to_save)
     rank = request.lora_rank or DEFAULT_RANK
     method = Method(
@@ -72,8 +72,9 @@ def choose_method(
     return Decision(method, reason, "user" if asked or request.lora_rank else "policy"), targets
 
 
-def _full(precision: Precision) -> Decision[Method]:
-    method = Method(train_type="full", base_storage=precision.weights)
+def _full(model: ModelShape, precision: Precision) -> Decision[Method]:
+    skipped = kept_in_16_bit(model) if precision.compute == "fp8" else ()
+    method = Method(train_type="full", base_storage=precision.weights, skipped_modules=skipped)
     return Decision(method, f"every weight is trained, in {precision.weights}", "user")
 
 

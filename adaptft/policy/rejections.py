@@ -58,7 +58,7 @@ def _checkpointing(setting: Setting, chosen: Candidate) -> Iterator[Rejected]:
 
 
 def _fp8(setting: Setting, chosen: Candidate) -> Iterator[Rejected]:
-    """Why a LoRA run on a GPU does without FP8."""
+    """Why a run on a GPU, 4-bit bases left aside, does without FP8."""
     precision, method = chosen.decisions.precision.value, chosen.decisions.method.value
-    if precision.compute != "fp8" and setting.gpu is not None and method.train_type == "lora":
-        yield Rejected("FP8", fp8_left_out(setting.gpu, setting.model, setting.request))
+    if precision.compute != "fp8" and setting.gpu is not None and method.train_type != "qlora":
+        yield Rejected("FP8", fp8_left_out(setting.gpu, setting.model, method.train_type, setting.request))

@@ -167,7 +167,7 @@ def candidates(
 
 def _least_thrifty(with_thrift: Callable[[Thrift], Candidate], setting: Setting) -> Candidate:
     """The first that fits of: all activations and both copies of FP8 weights; one copy and as few recomputing layers
-    as fit; their inputs in host memory. The last of these where none does.
+    as fit; their inputs in host memory. The last of these where none does. Who asks for checkpointing wants thrift.
 
     A second copy is the first thing to go: transposing costs 1 % of a step (H200, 7B), recomputing one layer of 28 as
     much.
@@ -175,8 +175,7 @@ def _least_thrifty(with_thrift: Callable[[Thrift], Candidate], setting: Setting)
     request, layers = setting.request, setting.model.num_layers
     forced, offload = request.gradient_checkpointing, bool(request.activation_offloading)
     fewest, most = (0, layers) if forced is None else (layers, layers) if forced else (0, 0)
-    roomy = with_thrift(Thrift(fewest, transposed_copy=True, offload=offload and fewest > 0))
-    if roomy.fits:
+    if not forced and (roomy := with_thrift(Thrift(transposed_copy=True))).fits:
         return roomy
     while fewest < most:
         middle = (fewest + most) // 2

@@ -21,6 +21,8 @@ FP8_GAIN = 1.75
 TRAFFIC = {(False, "bf16"): 15.5, (False, "fp8"): 18.0, (True, "bf16"): 18.0, (True, "fp8"): 17.5}
 """Bytes that norms, activations, residuals and adapters move for each saved byte, both passes together, by (fused,
 arithmetic): fused layers save fewer bytes; in FP8 each token is quantised before each matmul."""
+WHOLE_FP8_TRAFFIC = 23.5
+"""The same where whole models train in FP8: weights and their gradients are quantised too, and fewer bytes saved."""
 NF4_PASSES = {"bf16": 6.0, "fp8": 3.5}
 """Time of unpacking a weight over the time of reading its packed form once (bitsandbytes' kernel, and ours)."""
 DENSE_ATTENTION_SHARE = 0.5
@@ -96,9 +98,7 @@ def _micro_step_seconds(work: Workload, rates: _Rates, found: Ceilings) -> float
     one_pass = 2 * layer_weights * tokens / rates.matmul_flops
     if work.precision.compute == "fp8":
         one_pass /= FP8_GAIN
-    kernels = work.decisions.adapters.value
-    traffic = TRAFFIC[kernels.fused, "fp8" if work.precision.compute == "fp8" else "bf16"]
-    elementwise = traffic * filled * layer_activation_bytes(work) * model.num_layers / rates.memory_bytes
+    elementwise = _traffic(work) * filled * layer_activation_bytes(work) * model.num_layers / rates.memory_bytes
     nf4 = _dequantising_seconds(work, rates)
     attention = _attention_seconds(work, rates) * tokens
     layers = passes * one_pass + elementwise + 2 * nf4 + 3.5 * attention
@@ -106,6 +106,13 @@ def _micro_step_seconds(work: Workload, rates: _Rates, found: Ceilings) -> float
     recomputed = work.checkpointing.layers / work.checkpointing.of * (one_pass + elementwise / 3 + nf4 + attention)
     head = passes * 2 * _head_weights(model) * tokens / rates.matmul_flops
     return max(layers, floor) + recomputed + head
+
+
+def _traffic(work: Workload) -> float:
+    fp8 = work.precision.compute == "fp8"
+    if fp8 and work.method.train_type == "full":
+        return WHOLE_FP8_TRAFFIC
+    return TRAFFIC[work.decisions.adapters.value.fused, "fp8" if fp8 else "bf16"]
 
 
 def _attention_seconds(work: Workload, rates: _Rates) -> float:

@@ -16,7 +16,7 @@ from adaptft.policy.schedules import asks_for_evaluation, num_sequences
 from adaptft.policy.search import Candidate, Setting, candidates, fastest, settle
 from adaptft.policy.speed import training_flops
 from adaptft.policy.ways_out import ways_out
-from adaptft.policy.wishes import check_wishes, has_bitsandbytes
+from adaptft.policy.wishes import check_float8_package, check_wishes, has_bitsandbytes
 from adaptft.requests import TrainRequest, TrainType
 
 TIGHT_SHARE = 0.9
@@ -71,7 +71,10 @@ def _attempts(setting: Setting, *, extremes: bool = False) -> Iterator[list[Cand
 
 
 def _precisions(setting: Setting, train_type: TrainType) -> tuple[Decision[Precision], ...]:
-    return precision_candidates(setting.gpu, setting.machine.cpu, setting.model, setting.request, train_type)
+    found = precision_candidates(setting.gpu, setting.machine.cpu, setting.model, setting.request, train_type)
+    if train_type == "full" and any(precision.value.compute == "fp8" for precision in found):
+        check_float8_package(setting.machine.software)
+    return found
 
 
 def _optimizers(setting: Setting, train_type: TrainType, precision: Precision) -> tuple[str, ...]:

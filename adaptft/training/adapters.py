@@ -9,9 +9,11 @@ from typing import Any
 from torch import nn
 
 from adaptft.errors import TrainingError
+from adaptft.kernels.float8_training import convert_for_training
 from adaptft.kernels.frozen_linear import FrozenLinear, convert_nf4, convert_to_fp8, is_named
 from adaptft.kernels.fusing import fuse_adapted_layers
-from adaptft.plans import AdapterKernels, Decisions, Method
+from adaptft.kernels.quantize import ALIGNMENT
+from adaptft.plans import AdapterKernels, Batch, Decisions, Method
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +37,14 @@ def prepare(model: Any, decisions: Decisions) -> Any:
 
     Raises:
         TrainingError: no linear layer of the model is one of the planned targets, a module to save is not there, or
-            the base could not be stored as planned.
+            the base could not be stored, or the whole model not be trained in FP8, as planned.
+        MissingPackage: whole models train in FP8 through torchao, which is not installed.
     """
     method, kernels = decisions.method.value, decisions.adapters.value
     if method.train_type == "full":
         model.requires_grad_(True)
+        if decisions.precision.value.compute == "fp8":
+            _train_in_fp8(model, method, decisions.batch.value)
         return model
     adapted = _add_adapters(model, method)
     _leave_inputs_alone(adapted)
@@ -47,6 +52,17 @@ def prepare(model: Any, decisions: Decisions) -> Any:
     if kernels.fused:
         fuse_adapted_layers(adapted, transposed_copy=kernels.transposed_copy)
     return adapted
+
+
+def _train_in_fp8(model: Any, method: Method, batch: Batch) -> None:
+    """What calls itself FP8 must be so in every layer but the skipped ones."""
+    odd_tokens = batch.packing and batch.max_length % ALIGNMENT != 0  # all other batches are padded to more than that
+    converted, meant = convert_for_training(model, method.skipped_modules, pad_tokens=odd_tokens)
+    if converted < meant or not meant:
+        raise TrainingError(
+            f"The plan trains in FP8, and only {converted} of {meant} linear layers can.",
+            fix="Train with --fp8 false: this model's layers are not plain linear ones.",
+        )
 
 
 def _add_adapters(model: Any, method: Method) -> Any:

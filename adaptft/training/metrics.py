@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import torch
 from torch import Tensor
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adaptft.reports import WARM_UP_STEPS, Comparison, StepMetrics
 
@@ -134,6 +135,38 @@ def median_step_seconds(steps: tuple[StepMetrics, ...]) -> float | None:
 def compare(predicted: float | None, measured: float | None) -> Comparison | None:
     """The measurement, where there is one, beside what was predicted of it."""
     return None if measured is None else Comparison(predicted=predicted or None, measured=measured)
+
+
+class GraphCounter(TrainerCallback):  # type: ignore[misc]
+    """How many graphs torch.compile makes in a run, and how many of them late."""
+
+    def __init__(self) -> None:
+        self._counts: list[int] = []
+        """Dynamo's own count, which is the process's: before the first step and after each."""
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Begin to count."""
+        self._counts = [_num_graphs()]
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Count."""
+        self._counts.append(_num_graphs())
+
+    @property
+    def total(self) -> int:
+        """All that were made."""
+        return self._counts[-1] - self._counts[0] if self._counts else 0
+
+    @property
+    def late(self) -> int:
+        """Those made after the warm-up."""
+        return self._counts[-1] - self._counts[: WARM_UP_STEPS + 1][-1] if self._counts else 0
+
+
+def _num_graphs() -> int:
+    from torch._dynamo.utils import counters  # optimizers import it anyway
+
+    return int(counters["stats"]["unique_graphs"])
 
 
 class PeakMemory:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from adaptft.home import cache_folder
 from adaptft.plans import Precision, TrainPlan
 
 ENVIRONMENT: dict[str, str] = {
@@ -16,6 +18,7 @@ ENVIRONMENT: dict[str, str] = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 OLDER_NAMES: dict[str, str] = {"PYTORCH_ALLOC_CONF": "PYTORCH_CUDA_ALLOC_CONF"}
+COMPILE_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 MATMUL_PRECISION: dict[str, str] = {"tf32": "high", "ieee": "highest"}
 """``Precision.fp32_matmul`` in the words of ``torch.set_float32_matmul_precision``, which every torch we support
 takes without a warning and which keeps its older and its newer switches in step."""
@@ -34,6 +37,19 @@ def set_environment() -> None:
     for name, value in ENVIRONMENT.items():
         if OLDER_NAMES.get(name, name) not in os.environ:
             os.environ.setdefault(name, value)
+    _keep_compiled_code()
+
+
+def _keep_compiled_code() -> None:
+    """Have compiled layers survive a restart of the machine, which torch's own place, the temporary folder, does not.
+
+    Where our cache cannot be written, torch's own place serves.
+    """
+    folder = cache_folder("compiled")
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            os.environ.setdefault(COMPILE_CACHE, str(folder))
 
 
 def set_matmul_precision(precision: Precision) -> None:

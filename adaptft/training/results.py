@@ -19,7 +19,7 @@ from adaptft.reports import RunReport
 from adaptft.training import folders
 from adaptft.training.model_card import model_card
 
-PACKAGES = ("torch", "transformers", "peft", "accelerate", "bitsandbytes", "datasets")
+PACKAGES = ("torch", "transformers", "peft", "accelerate", "bitsandbytes", "torchao", "datasets")
 PARTIAL, REPORT = folders.PARTIAL, folders.REPORT
 
 

@@ -55,7 +55,7 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
     if (finished := _finished(start.checkpoint, output_dir, identity.max_steps)) is not None:
         return finished
     memory = metrics.PeakMemory(on_gpu=True) if uses_gpu(plan) else None
-    unpacked = unpacked_from(request.model, request.hub)
+    unpacked, graphs = unpacked_from(request.model, request.hub), metrics.GraphCounter()
     notes = (*filter(None, [unpacked]), *start.notes, *rows.notes)
     with (
         _released_on_failure(process, output_dir),
@@ -64,7 +64,7 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
     ):
         while True:
             trainer = build_trainer(
-                plan, output_dir, base.path, rows, resumes=start.resumes, callbacks=[progress], journal=journal
+                plan, output_dir, base.path, rows, resumes=start.resumes, callbacks=[progress, graphs], journal=journal
             )
             memory = memory or metrics.PeakMemory(on_gpu=False, model_bytes=tensor_bytes(trainer.model))
             if process.should_save:
@@ -77,7 +77,7 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
             del trainer
             clear_device_cache(garbage_collection=True)
         notes = (*notes, *_notes(plan, trainer, start))
-        report = make_report(plan, trainer, rows, memory, seconds=time.monotonic() - begin, notes=notes)
+        report = make_report(plan, trainer, rows, memory, graphs, seconds=time.monotonic() - begin, notes=notes)
         if process.should_save:
             model = trainer.accelerator.unwrap_model(trainer.model)
             report = results.write_result(plan, report, model, base, output_dir)
@@ -125,8 +125,8 @@ def _released_on_failure(process: Any, output_dir: Path) -> Iterator[None]:
 
 
 def make_report(
-    plan: TrainPlan, trainer: SupervisedTrainer, rows: TrainingRows, memory: metrics.PeakMemory, *, seconds: float,
-    notes: tuple[str, ...],
+    plan: TrainPlan, trainer: SupervisedTrainer, rows: TrainingRows, memory: metrics.PeakMemory,
+    graphs: metrics.GraphCounter, *, seconds: float, notes: tuple[str, ...],
 ) -> RunReport:  # fmt: skip
     """What the run measured, beside what was predicted."""
     history: list[dict[str, Any]] = trainer.state.log_history
@@ -147,6 +147,8 @@ def make_report(
         first_step_seconds=counters.first_step_seconds or 0.0,
         input_wait_share=counters.input_wait_seconds / counters.step_seconds if counters.step_seconds else 0.0,
         data=rows.report,
+        compiled_graphs=graphs.total,
+        recompiled_graphs=graphs.late,
         versions=results.versions(),
         notes=notes,
         incidents=trainer.journal.state.incidents,

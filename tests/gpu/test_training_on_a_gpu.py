@@ -34,6 +34,12 @@ WAYS: dict[str, tuple[dict[str, Any], float]] = {
     "qlora": ({"train_type": "qlora"}, 0.1),
     "full, fp32 weights": ({"train_type": "full"}, 0.01),
     "full, bf16 weights": ({"train_type": "full", "torch_dtype": "bfloat16"}, 0.01),
+    "full, fp8, fp32 weights": ({"train_type": "full", "fp8": True}, 0.03),
+    "full, fp8, bf16 weights, compiled": (
+        {"train_type": "full", "fp8": True, "torch_dtype": "bfloat16", "torch_compile": True},
+        0.03,
+    ),
+    "full, fp8, rows of changing length": ({"train_type": "full", "fp8": True, "packing": False}, 0.03),
     "full, 8-bit states": ({"train_type": "full", "torch_dtype": "bfloat16", "optim": "adamw_8bit"}, 0.01),
     "full, paged 8-bit states": ({"train_type": "full", "optim": "paged_adamw_8bit"}, 0.01),
     "bf16 lora, compiled": ({"train_type": "lora", "torch_compile": True}, 0.01),
@@ -71,6 +77,8 @@ def test_the_loss_begins_where_fp32_does_and_falls(
     way: str, exact: float, tiny_qwen2: Path, rows: Path, tmp_path: Path
 ) -> None:
     wishes, distance = WAYS[way]
+    if wishes.get("fp8") and wishes["train_type"] == "full":
+        pytest.importorskip("torchao")
     report = train(tiny_qwen2, rows, tmp_path / "run", **wishes)
     losses = [step.loss for step in report.steps]
     if wishes.get("packing") is not False:  # other rows stand in a step of padded rows

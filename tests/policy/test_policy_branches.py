@@ -128,7 +128,8 @@ def test_layers_are_compiled_where_triton_is_and_shapes_are_fixed(model, package
         ("h100", QWEN_7B, "lora", None),
         ("h100", qwen2(2056, 4864, 24, 8, 2), "lora", "dimensions of q_proj"),
         ("h100", QWEN_7B, "qlora", None),
-        ("h100", QWEN_7B, "full", "not for full"),
+        ("h100", QWEN_7B, "full", None),
+        ("h100", MOE, "full", "are no linear layers of their own"),
         ("a100-80g", QWEN_7B, "lora", "NVIDIA A100-SXM4-80GB (Ampere) has no FP8 tensor cores"),
     ],
 )

@@ -27,6 +27,21 @@ def test_the_first_layers_recompute_since_they_do_when_the_others_are_freed(laye
     assert list(recomputing_layers(Checkpointing(layers=layers, of=of))) == expected
 
 
+def test_graphs_are_counted_from_the_start_of_the_run_and_late_ones_apart():
+    double = torch.compile(lambda x: 2 * x, backend="eager")
+    double(torch.zeros(3))  # before the run
+    counter = metrics.GraphCounter()
+    assert (counter.total, counter.late) == (0, 0)
+    counter.on_train_begin(None, None, None)
+    for length in (4, 5, 6, 7):
+        double(torch.zeros(length))
+        counter.on_step_end(None, None, None)
+    assert (counter.total, counter.late) == (1, 0), "lengths become a variable of one graph"
+    double(torch.zeros(4, dtype=torch.float64))
+    counter.on_step_end(None, None, None)
+    assert (counter.total, counter.late) == (2, 1)
+
+
 @pytest.mark.parametrize(("cores", "processes", "threads"), [(16.0, 1, 16), (0.5, 1, 1), (8.0, 4, 2), (2.0, 8, 1)])
 def test_threads_follow_the_usable_cores(cores, processes, threads):
     assert numerics.cpu_threads(cores, processes) == threads
@@ -44,6 +59,25 @@ def test_settings_from_outside_are_left_alone_under_either_name(monkeypatch):
     numerics.set_environment()
     assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
     monkeypatch.delenv("PYTORCH_ALLOC_CONF")
+
+
+def test_compiled_layers_are_kept_in_our_cache_unless_another_place_is_set(monkeypatch, tmp_path):
+    monkeypatch.setenv("ADAPTFT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv(numerics.COMPILE_CACHE, "elsewhere")
+    numerics.set_environment()
+    assert os.environ[numerics.COMPILE_CACHE] == "elsewhere"
+    monkeypatch.delenv(numerics.COMPILE_CACHE)
+    numerics.set_environment()
+    assert os.environ[numerics.COMPILE_CACHE] == str(tmp_path / "home" / "compiled")
+
+
+def test_a_cache_that_cannot_be_made_leaves_torch_its_own(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("ADAPTFT_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv(numerics.COMPILE_CACHE, "")
+    monkeypatch.delenv(numerics.COMPILE_CACHE)
+    numerics.set_environment()
+    assert numerics.COMPILE_CACHE not in os.environ
 
 
 @pytest.mark.filterwarnings("error")

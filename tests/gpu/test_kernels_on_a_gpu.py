@@ -1,0 +1,136 @@
+"""Every Triton kernel against float64, at sizes that are no multiple of any block.
+
+Errors are norms of differences over norms. bf16 rounds to 8 bits, an error of 2e-3 each time; e4m3 to 4, one of 3e-2 a
+quantisation. What only moves bytes is exact.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from adaptft.kernels import gated, nf4, quantize, thin
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
+
+DEVICE, DTYPE = "cuda", torch.bfloat16
+BF16, FP8 = 3e-3, 3e-2
+
+
+@pytest.fixture(autouse=True)
+def random():
+    torch.manual_seed(0)
+
+
+def normal(*shape):
+    """The same numbers on every machine, rounded to bf16."""
+    return torch.randn(shape).bfloat16().to(DEVICE, DTYPE)
+
+
+def factor(width):
+    return (torch.rand(1, width) + 0.1).to(DEVICE)
+
+
+def exact(operand):
+    """What an operand stands for, in float64."""
+    values = operand.values.double() if operand.scale is None else operand.values.float().double() * operand.scale
+    return values.cpu()
+
+
+def error(got, expected):
+    got, expected = got.double().cpu(), expected.double().cpu()
+    return float((got - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("has_factor", [False, True], ids=["plain", "with a factor"])
+@pytest.mark.parametrize(("rows", "columns"), [(300, 3584), (37, 2500), (1, 16), (5, 18944)])
+def test_rows_are_quantised(rows, columns, has_factor):
+    x, folded = normal(rows, columns), factor(columns) if has_factor else None
+    got = quantize.quantize_rows(x, folded)
+    expected = x.double() if folded is None else x.double() * folded
+    assert error(exact(got), expected) < FP8
+    assert error(got.scale, expected.abs().amax(1, keepdim=True) / quantize.E4M3_MAX) < 1e-6
+
+
+def test_rows_of_zeros_stay_zeros_and_views_are_read_as_they_lie():
+    wide = normal(40, 96)
+    wide[3] = 0
+    got = quantize.quantize_rows(wide[:, 16:64])
+    assert error(exact(got), wide[:, 16:64]) < FP8
+    assert not exact(got)[3].any()
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(300, 500), (128, 128), (1, 17), (129, 2500)])
+def test_fp8_weights_are_transposed_bit_for_bit(rows, columns):
+    weight = normal(rows, columns).to(torch.float8_e4m3fn)
+    got = quantize.transpose_fp8(weight)
+    assert got.is_contiguous()
+    assert torch.equal(got.view(torch.uint8), weight.view(torch.uint8).t())
+
+
+@pytest.mark.parametrize("transposed", [False, True], ids=["as it lies", "transposed"])
+@pytest.mark.parametrize("nested", [False, True], ids=["scales in fp32", "scales in 8 bit"])
+@pytest.mark.parametrize(("rows", "columns"), [([512, 256], 3584), ([37], 320), ([130, 65, 1], 64)])
+def test_nf4_becomes_fp8(rows, columns, nested, transposed):
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    layers = []
+    for number in rows:
+        packed, state = bitsandbytes.functional.quantize_4bit(
+            normal(number, columns), blocksize=64, compress_statistics=nested, quant_type="nf4"
+        )
+        more = [state.state2.code, state.state2.absmax, state.offset] if nested else []
+        layers.append([packed, state.absmax, *more])
+    scale = nf4.fp8_row_scale(layers, rows, columns)
+    expected = nf4.dequantize(layers, rows, columns, torch.float32)
+    got = nf4.dequantize_to_fp8(layers, rows, columns, scale, transposed=transposed)
+    assert got.is_contiguous()
+    got = (got.t() if transposed else got).float() * scale.t()
+    assert error(got, expected) < FP8
+
+
+@pytest.mark.parametrize("fp8", [False, True], ids=["bf16", "fp8"])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize(("tokens", "width"), [(200, 4480), (40, 2500), (1, 16), (3, 18944)])
+def test_the_gated_activation_forward_and_backward(tokens, width, activation, fp8):
+    gate_up, gradient = normal(tokens, 2 * width), normal(tokens, width)
+    folded = factor(2 * width) if fp8 else None
+    allowed = FP8 if fp8 else BF16
+    got = gated.gated_forward(gate_up, activation, fp8=fp8)
+    got_both, got_again = gated.gated_backward(gradient, gate_up, activation, folded)
+    gate_up, gradient = gate_up.double().cpu(), gradient.double().cpu()
+    hidden = gated.gated_forward(gate_up, activation, fp8=False).values
+    both = gated.gated_backward(gradient, gate_up, activation, None)[0].values
+    assert error(exact(got), hidden) < allowed
+    assert error(exact(got_again), hidden) < allowed
+    assert error(exact(got_both), both if folded is None else both * folded.double().cpu()) < allowed
+
+
+def test_large_gates_neither_overflow_nor_vanish():
+    gate = torch.tensor([[-300.0, -80.0, 80.0, 300.0]], device=DEVICE).to(DTYPE)
+    gate_up = torch.cat((gate, torch.ones_like(gate)), dim=1)
+    for activation in gated.ACTIVATIONS:
+        hidden = gated.gated_forward(gate_up, activation, fp8=False).values
+        assert torch.allclose(hidden, gate.clamp(min=0), rtol=1e-2, atol=1e-6)
+        both, _ = gated.gated_backward(torch.ones_like(gate), gate_up, activation, None)
+        assert torch.isfinite(both.values).all()
+
+
+@pytest.mark.parametrize("rank", [16, 32, 64])
+@pytest.mark.parametrize(("tokens", "start", "end"), [(300, 1000, 3584), (37, 0, 2500), (1, 16, 32)])
+def test_thin_products_of_fp8_columns(tokens, start, end, rank):
+    part = thin.columns(quantize.quantize_rows(normal(tokens, end + 8)), start, end)
+    by_column, by_row = normal(end - start, rank), normal(tokens, rank)
+    across, down = thin.across_rows(part, by_column), thin.down_columns(part, by_row)
+    assert error(across, exact(part) @ by_column.double().cpu()) < BF16
+    assert error(down, exact(part).t() @ by_row.double().cpu()) < BF16
+
+
+@pytest.mark.parametrize("rank", [16, 32, 64])
+@pytest.mark.parametrize(("tokens", "width"), [(300, 2500), (37, 129), (1, 16)])
+def test_a_low_rank_product_is_added_to_a_half_in_place(tokens, width, rank):
+    whole, z, b = normal(tokens, 2 * width), normal(tokens, 2 * rank), normal(width, rank)
+    before = whole.clone()
+    thin.add_low_rank(whole[:, width:], z[:, rank:], b)
+    expected = before[:, width:].double() + z[:, rank:].double() @ b.double().t()
+    assert error(whole[:, width:], expected) < BF16
+    assert torch.equal(whole[:, :width], before[:, :width]), "the other half is left alone"
