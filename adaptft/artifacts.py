@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
-from adaptft.errors import OutputError
+from adaptft.errors import AdaptftError, ModelError, OutputError
 from adaptft.plans import TrainPlan
 from adaptft.records import read_json, read_object, to_dict, write_json
 
@@ -61,6 +62,31 @@ def read_artifact(folder: Path) -> Artifact | None:
 def is_adapter(folder: Path) -> bool:
     """True for a folder that holds a PEFT adapter, whoever wrote it."""
     return (folder / ADAPTER_CONFIG).is_file()
+
+
+def check_adapter(
+    folder: Path, *, error: type[AdaptftError] = ModelError, otherwise: str = "a complete model needs no --adapters"
+) -> None:
+    """Refuse what is no adapter folder, before anything is fetched or loaded.
+
+    Args:
+        otherwise: what to do with a complete model instead.
+
+    Raises:
+        AdaptftError: of class ``error``: there is no such folder, or no adapter in it.
+    """
+    if is_adapter(folder):
+        return
+    if not folder.is_dir():
+        parent = folder.absolute().parent
+        names = [path.name for path in parent.iterdir() if is_adapter(path)] if parent.is_dir() else []
+        near = get_close_matches(folder.name, names, 1)
+        hint = f"Did you mean {folder.parent / near[0]}?" if near else "Give the folder that `adaptft train` wrote."
+        raise error(f"There is no folder {folder}.", fix=hint)
+    raise error(
+        f"{folder} holds no adapter (no {ADAPTER_CONFIG}).",
+        fix=f"Give the folder that `adaptft train` wrote; {otherwise}.",
+    )
 
 
 def adapter_base(folder: Path) -> str | None:

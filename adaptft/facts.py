@@ -7,6 +7,7 @@ Sizes are in bytes, rates per second; names carry their unit.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 LinkPath = Literal["NV", "PIX", "PXB", "PHB", "NODE", "SYS"]
@@ -260,11 +261,27 @@ class DatasetShape:
     longest_row_tokens: int
     sources: tuple[str, ...] = ()
     assumed: bool = False
+    length_profile: tuple[float, ...] = ()
+    """Mean lengths, in tokens, of equal parts of the rows, shortest rows first; empty where not measured."""
 
     @property
     def mean_row_tokens(self) -> float:
         """Mean length of a row in tokens."""
         return self.num_tokens / max(self.num_rows, 1)
+
+    def mean_longest(self, num_rows: int) -> float:
+        """Mean length, in tokens, of the longest of ``num_rows`` rows taken at random.
+
+        The longest of m is of the i-th of n equal parts or a shorter one with probability (i/n)^m. Without the
+        profile lengths are taken as exponentially spread, where it is 1 + 1/2 + ... + 1/m times the mean.
+        """
+        parts = len(self.length_profile)
+        if not parts:
+            return self.mean_row_tokens * sum(1 / count for count in range(1, num_rows + 1))
+        below = [(part / parts) ** num_rows for part in range(parts + 1)]
+        return sum(
+            length * (high - low) for length, (low, high) in zip(self.length_profile, pairwise(below), strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,10 @@
-"""The only door to optional packages."""
+"""The only door to optional packages, and whether the user lets them use the network."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 from types import ModuleType
 
 from adaptft.errors import MissingPackage
@@ -51,3 +52,9 @@ def require(name: str, *, purpose: str) -> ModuleType:
     """
     check_installed(name, purpose=purpose)
     return importlib.import_module(name)
+
+
+def offline_by() -> str | None:
+    """The environment variable that forbids Hugging Face's client the network, None where none does."""
+    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
+    return next((name for name in names if os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")), None)

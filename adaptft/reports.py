@@ -90,7 +90,8 @@ class RunReport:
     """Tokens of documents (padding left out) in all steps but the first two, over their time."""
     num_tokens: int
     peak_memory: Comparison | None
-    """Bytes: allocated by torch on the GPU, beside the plan's peak; on the CPU, what the process grew by."""
+    """Bytes: allocated by torch on the GPU, beside the plan's peak; on the CPU what the process grew
+    by, the buffers of libraries included, which no plan knows."""
     step_seconds: Comparison | None
     first_step_seconds: float
     input_wait_share: float

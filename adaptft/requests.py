@@ -32,12 +32,23 @@ MODEL, DATA, ADAPTER, NUMBERS, BATCH, SCHEDULE, OUTPUT, MACHINE = (
 )  # fmt: skip
 
 
+PLANNED = frozenset(
+    {
+        "train_type", "max_length", "packing", "split_dataset_ratio", "lora_rank", "lora_dropout", "target_modules",
+        "torch_dtype", "fp8", "attn_impl", "gradient_checkpointing", "torch_compile", "per_device_train_batch_size",
+        "gradient_accumulation_steps", "global_batch_size", "per_device_eval_batch_size", "learning_rate",
+        "num_train_epochs", "warmup_ratio", "optim", "weight_decay", "save_steps", "eval_steps", "num_gpus", "device",
+    }
+)  # fmt: skip
+"""Options of a training that the plan decides where nobody sets them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:
     """One fine-tuning run, as its author asks for it."""
 
     model: str = option(MISSING, group=MODEL, help="Alias (qwen-7b), hub id, local folder or GGUF file.")
-    train_type: TrainType | None = option(None, group=MODEL, help="full, lora or qlora.")
+    train_type: TrainType | None = option(None, group=MODEL, help="full, lora or qlora; auto lets the plan decide.")
     hub: Hub | None = option(None, group=MODEL, help="Where hub ids are looked up: hf or modelscope.")
     revision: str | None = option(None, group=MODEL, help="Branch, tag or commit of a hub model.")
     trust_remote_code: bool = option(False, group=MODEL, help="Run Python code that comes with the model.")
@@ -63,8 +74,13 @@ class TrainRequest:
     max_bad_rows: float = option(0.01, group=DATA, help="Stop when a larger share of the rows is unusable.")
     dataset_num_proc: int | None = option(None, group=DATA, help="Processes that tokenise.")
 
+    adapters: str | None = option(
+        None, group=ADAPTER, help="Adapter folder to begin with: its weights, rank, alpha and targets."
+    )
     lora_rank: int | None = option(None, group=ADAPTER, help="Rank of the adapters.")
-    lora_alpha: float | None = option(None, group=ADAPTER, help="Scale of the adapters, times the rank.")
+    lora_alpha: float | None = option(
+        None, group=ADAPTER, help="Alpha: adapters are scaled by alpha / rank; default: twice the rank."
+    )
     lora_dropout: float | None = option(None, group=ADAPTER, help="Dropout before the adapters.")
     target_modules: tuple[str, ...] = option(
         (), group=ADAPTER, help="all-linear, names of linear layers, or one regex."

@@ -37,6 +37,11 @@ def format_count(count: float) -> str:
     return f"{count:.0f}"
 
 
+def counted(count: int, noun: str) -> str:
+    """``1 row``, ``1,200 rows``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def format_number(value: float) -> str:
     """Whole numbers as they are, others with four digits that count."""
     return str(int(value)) if abs(value) < 1e9 and value == int(value) else f"{value:.4g}"

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from adaptft.cli.options import json_option, request_command
-from adaptft.errors import OutputError
 from adaptft.parsing import Parsed
 from adaptft.requests import EvalRequest
 
 EXAMPLE = """\
 adaptft eval --model qwen-7b --adapters output/my-run --dataset test.jsonl
 adaptft eval output/my-run --exports output/my-run-fp8"""
-
-
-def check_writable(file: Path) -> None:
-    """Look before minutes of work whether ``file`` can be written.
-
-    Raises:
-        OutputError: it is a folder, or its folder is missing or read-only.
-    """
-    parent = file.absolute().parent
-    if file.is_dir() or not parent.is_dir() or not os.access(parent, os.W_OK):
-        why = "is a folder" if file.is_dir() else f"cannot be written: there is no folder {parent} to write to"
-        raise OutputError(f"--output {file} {why}.", fix="Name a file in a folder that is there: --output scores.json")
 
 
 @request_command(EvalRequest, example=EXAMPLE, positional="[MODEL]")
@@ -41,10 +27,11 @@ def command(parsed: Parsed[EvalRequest], as_json: bool) -> None:
     from adaptft.cli.eval_page import render_scores
     from adaptft.cli.screens import progress_lines, show
     from adaptft.records import dumps, write_json
+    from adaptft.writable import check_file
 
     request = parsed.request
     if request.output is not None:
-        check_writable(Path(request.output))
+        check_file(Path(request.output), option="--output")
     report = evaluation.evaluate(request, hardware.probe(), progress=progress_lines())
     if request.output is not None:
         write_json(Path(request.output), report)

@@ -36,8 +36,11 @@ def command(parsed: Parsed[ExportRequest], target_file: Path | None, as_json: bo
     from adaptft.cli.screens import progress_lines, show
     from adaptft.policy.formats import plan_export
     from adaptft.records import dumps
+    from adaptft.writable import check_folder
 
     request = parsed.request
+    if request.output_dir is not None:
+        check_folder(Path(request.output_dir), option="--output_dir")  # before a model is fetched
     source = exporting.find_source(request)
     folder = exporting.output_folder(request, source)
     target = hardware.read_machine(target_file) if target_file else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from adaptft.cli.gate_table import answers_table, gate_table, merge_words
-from adaptft.cli.tables import pairs, remarks
+from adaptft.cli.tables import commands, pairs, remarks
 from adaptft.plans import ExportPlan
 from adaptft.policy.format_table import FORMATS
 from adaptft.reports import ExportReport
@@ -61,13 +62,13 @@ def render_export_report(report: ExportReport) -> RenderableType:
         ("Merged", merge_words(report.merge)),
         ("Compared on", f"{report.gate.rows} ({report.gate.fidelity.num_tokens} tokens, {report.gate.device})"),
         ("Time", _time(report)),
-        ("Next", f"adaptft serve {report.path}"),
     ]
     left_out = {"Layers", "Calibration"} if not report.num_quantized_modules else set()
     left_out |= {"Merged"} if report.merge is None else set()
     verdict = ("Exported against its limits (--accept-loss)", "bold yellow") if report.gate.was_accepted else _PASSED
     page: list[RenderableType] = [Text(*verdict), pairs(row for row in rows if row[0] not in left_out)]
-    return _sections([*page, gate_table(report.gate), answers_table(report.gate)], (), report.notes)
+    sections = _sections([*page, gate_table(report.gate), answers_table(report.gate)], (), report.notes)
+    return Group(sections, commands("Next", (f"adaptft serve {shlex.quote(report.path)}",)))
 
 
 def readable_pattern(pattern: str) -> str:

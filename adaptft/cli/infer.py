@@ -24,9 +24,11 @@ def command(parsed: Parsed[InferRequest]) -> None:
     Without --prompt a chat starts; with --prompt - the question is read from standard input.
     """
     from adaptft import hardware, inference
+    from adaptft.cli.screens import sign_of_life
 
     request = parsed.request
-    speaker = inference.load(request, hardware.probe())
+    with sign_of_life(f"loading {request.model}"):
+        speaker = inference.load(request, hardware.probe())
     if request.prompt is None:
         inference.chat(speaker, read=_read_line, write=_write)
         return

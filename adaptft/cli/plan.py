@@ -135,7 +135,10 @@ def _compare(
     from adaptft.cli.screens import show
     from adaptft.cli.where import COUNTS
     from adaptft.policy.comparison import recommend
+    from adaptft.writable import check_file
 
+    if html is not None:
+        check_file(html, option="--html")  # before a dozen machines are planned
     counts = COUNTS if limits.in_words else (1,)
     machines = where.several(parsed.request, counts=counts)
     subject = read_subject(parsed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,13 +22,17 @@ if TYPE_CHECKING:
     from adaptft.policy.prices import Prices
 
 
+BUILT_IN = "No --dataset: training on the built-in GSM8K rows (grade-school arithmetic), not on data of yours."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A plan, the data as it was read (None where it was not), and notes for the user."""
+    """A plan, the data as it was read (None where it was not), what to say before all else, and notes for the user."""
 
     plan: TrainPlan
     data: TokenizedData | None
     notes: tuple[str, ...]
+    first: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,7 @@ class Subject:
     dataset: DatasetShape
     data: TokenizedData | None = None
     notes: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
 
 
 def read_subject(parsed: Parsed[TrainRequest]) -> Subject:
@@ -50,14 +55,34 @@ def read_subject(parsed: Parsed[TrainRequest]) -> Subject:
     Raises:
         AdaptftError: the model or the data cannot be read.
     """
+    from adaptft.models.locating import unpacked_from
+
+    parsed = _with_adapter(parsed)
     request = parsed.request
     model = read_shape(request)
     folder = _folder_here(request)
     if folder is None:
         data = estimate(sources(request), request.hub)
-        return Subject(parsed=parsed, model=model, dataset=data, notes=(_when_measured(request.model),))
-    tokenized = read_data(request, folder)
-    return Subject(parsed=parsed, model=model, dataset=tokenized.shape, data=tokenized)
+        notes = filter(None, (_when_measured(request.model), unpacked_from(request.model, request.hub)))
+        return Subject(parsed=parsed, model=model, dataset=data, notes=tuple(notes))
+    return _measured(parsed, model, folder)
+
+
+def _measured(parsed: Parsed[TrainRequest], model: ModelShape, folder: Path) -> Subject:
+    """The data read with the tokenizer in ``folder``; held-out data of its own is read too, and compared with it."""
+    from adaptft import data
+    from adaptft.cli.screens import sign_of_life
+    from adaptft.models.locating import unpacked_from
+
+    request = parsed.request
+    with sign_of_life("reading and tokenising the data"):
+        tokenized = read_data(request, folder, sources(request))
+    first: tuple[str, ...] = ()
+    if request.val_dataset:
+        held_out = read_data(request, folder, request.val_dataset)
+        first = data.overlap_warning(tokenized.rows, held_out.rows, request.val_dataset)
+    notes = tuple(filter(None, [unpacked_from(request.model, request.hub)]))
+    return Subject(parsed=parsed, model=model, dataset=tokenized.shape, data=tokenized, notes=notes, first=first)
 
 
 def plan_run(parsed: Parsed[TrainRequest], machine_file: Path | None) -> Planned:
@@ -71,7 +96,10 @@ def plan_run(parsed: Parsed[TrainRequest], machine_file: Path | None) -> Planned
         AdaptftError: as ``plan_here``, and the model cannot be fetched.
     """
     from adaptft import models
+    from adaptft.cli.screens import sign_of_life
+    from adaptft.models.bases import check_base
 
+    parsed = _with_adapter(parsed)
     request = parsed.request
     machine = find_machine(machine_file, request)
     model = read_shape(request)
@@ -79,21 +107,33 @@ def plan_run(parsed: Parsed[TrainRequest], machine_file: Path | None) -> Planned
         early = plan_on(machine, Subject(parsed=parsed, model=model, dataset=estimate(sources(request), request.hub)))
         if not early.plan.fits:
             return early
-    folder = models.locate(
-        request.model, hub=request.hub, revision=request.revision, trust_remote_code=request.trust_remote_code
-    ).path
-    tokenized = read_data(request, folder)
-    return plan_on(machine, Subject(parsed=parsed, model=model, dataset=tokenized.shape, data=tokenized))
+    with sign_of_life(f"getting {request.model} ready (a GGUF file is unpacked once)"):
+        found = models.locate(
+            request.model, hub=request.hub, revision=request.revision, trust_remote_code=request.trust_remote_code
+        )
+    if request.adapters is not None:
+        check_base(Path(request.adapters), found)
+    return plan_on(machine, _measured(parsed, model, found.path))
+
+
+def _with_adapter(parsed: Parsed[TrainRequest]) -> Parsed[TrainRequest]:
+    """What the adapter that a run begins with says of rank and targets is part of the request."""
+    from adaptft.models.continuing import with_settings_of_adapter
+
+    return replace(parsed, request=with_settings_of_adapter(parsed.request))
 
 
 def render_planned(planned: Planned) -> RenderableType:
     """The data, where it was read, and the plan page."""
     from rich.console import Group
+    from rich.padding import Padding
 
     from adaptft.cli.screens import render_data, render_plan
+    from adaptft.cli.tables import remarks
 
     data = () if planned.data is None else (render_data(planned.data),)
-    return Group(*data, render_plan(planned.plan, planned.notes))
+    first = (Padding(remarks(planned.first, mark="!"), (0, 0, 1, 0)),) if planned.first else ()
+    return Group(*first, *data, render_plan(planned.plan, planned.notes))
 
 
 def refuse_unfit(plan: TrainPlan) -> None:
@@ -132,15 +172,15 @@ def read_shape(request: TrainRequest) -> ModelShape:
     return shapes.model_shape(config, request.model)
 
 
-def read_data(request: TrainRequest, folder: Path) -> TokenizedData:
-    """The training rows, tokenised with the tokenizer in ``folder``.
+def read_data(request: TrainRequest, folder: Path, names: tuple[str, ...]) -> TokenizedData:
+    """The rows of ``names``, tokenised with the tokenizer in ``folder``.
 
     Raises:
         DataError: see ``adaptft.data.tokenize``.
     """
     from adaptft import data, models
 
-    return data.tokenize(data.training_settings(request, sources(request)), models.load_tokenizer(folder))
+    return data.tokenize(data.training_settings(request, names), models.load_tokenizer(folder))
 
 
 def sources(request: TrainRequest) -> tuple[str, ...]:
@@ -178,12 +218,12 @@ def plan_on(machine: Machine, subject: Subject, prices: Prices | None = None) ->
 
     request, prices = subject.parsed.request, PRICES if prices is None else prices
     plan = policy.plan_training(machine, subject.model, subject.dataset, request, prices)
-    notes, rows = subject.notes, subject.data
-    if rows is not None:
-        plan, rows, fitting = _without_rows_that_do_not_fit(plan, rows, prices)
+    notes, tokenized = subject.notes, subject.data
+    if tokenized is not None:
+        plan, tokenized, fitting = _without_rows_that_do_not_fit(plan, tokenized, prices)
         notes += fitting
-    builtin = () if request.dataset else ("No dataset was named: the built-in GSM8K rows are taken.",)
-    return Planned(plan=plan, data=rows, notes=(*subject.parsed.notes, *builtin, *notes))
+    builtin = () if request.dataset else (BUILT_IN,)
+    return Planned(plan=plan, data=tokenized, notes=(*subject.parsed.notes, *notes), first=(*builtin, *subject.first))
 
 
 def _without_rows_that_do_not_fit(

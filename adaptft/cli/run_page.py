@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from adaptft.cli.tables import pairs, remarks
+from adaptft.cli.tables import commands, pairs, remarks
 from adaptft.plans import TrainPlan
 from adaptft.reports import WARM_UP_STEPS, Comparison, RunReport
 from adaptft.units import format_bytes, format_seconds
@@ -23,14 +23,14 @@ def render_run(plan: TrainPlan, report: RunReport, folder: Path) -> RenderableTy
         rows.append(("Loss", _loss(report)))
     if not report.was_finished:
         rows += _measured(plan, report)
-    rows.append(("Next", _next(plan, folder)))
     steps = _steps(report)
     heading = (
         f"Finished before, with {steps}: nothing was trained and nothing changed" if report.was_finished else "Trained"
     )
     sections: list[RenderableType] = [Text(heading, "bold green"), pairs(rows)]
     sections += [remarks(report.notes)] if report.notes and not report.was_finished else []
-    return Group(*(Padding(section, (0, 0, 1, 0)) for section in sections))
+    padded = (Padding(section, (0, 0, 1, 0)) for section in sections)
+    return Group(*padded, commands("Next", _next(plan, folder)))
 
 
 def _steps(report: RunReport) -> str:
@@ -51,14 +51,16 @@ def _measured(plan: TrainPlan, report: RunReport) -> list[tuple[str, str]]:
         ("Speed", f"{report.tokens_per_second:,.0f} tokens/s {basis}"),
         (
             "Time",
-            f"{_steps(report)} of {report.num_tokens:,} tokens; {format_seconds(report.total_seconds)} "
-            "with reading, loading and evaluation",
+            f"{format_seconds(report.total_seconds)} with reading, loading and evaluation; {_steps(report)}, "
+            f"{report.num_tokens / max(len(report.steps), 1):,.0f} tokens each on average",
         ),
     ]
     if report.step_seconds is not None:
-        rows.append(("Step", _compared(report.step_seconds, format_seconds)))
+        unknown = "" if plan.speed else "; not predicted: adaptft bench measures what this machine does"
+        rows.append(("Step", _compared(report.step_seconds, format_seconds) + unknown))
     if report.peak_memory is not None:
-        meaning = "" if report.peak_memory.predicted is not None else ": what the process grew by, libraries included"
+        on_cpu = plan.decisions.placement.value.strategy == "cpu"
+        meaning = "; measured is what the process grew by, buffers of libraries included" if on_cpu else ""
         rows.append(("Memory", _compared(report.peak_memory, format_bytes) + meaning))
     return rows
 
@@ -70,7 +72,7 @@ def _compared(comparison: Comparison, words: Callable[[float], str]) -> str:
     return f"{measured}, predicted {words(comparison.predicted)} ({comparison.error:+.0%})"
 
 
-def _next(plan: TrainPlan, folder: Path) -> str:
+def _next(plan: TrainPlan, folder: Path) -> tuple[str, ...]:
     """Commands that take the result; rows it is evaluated on are named unless they are the built-in ones."""
     place = shlex.quote(str(folder))
     is_model = plan.decisions.method.value.train_type == "full"
@@ -80,4 +82,4 @@ def _next(plan: TrainPlan, folder: Path) -> str:
         rows = f" --dataset {shlex.join(request.val_dataset)}"
     else:
         rows = " --dataset HELD_OUT.jsonl" if request.dataset else ""
-    return f"adaptft eval {result}{rows}\nadaptft serve {result}"
+    return f"adaptft eval {result}{rows}", f"adaptft serve {result}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -16,11 +18,12 @@ from rich.text import Text
 from adaptft.cli.tables import pairs, remarks
 from adaptft.cli.words import dataset_words, decision_words, machine_words, model_words
 from adaptft.plans import Decision, MemoryEstimate, Rejected, TrainPlan
-from adaptft.units import format_bytes, format_seconds
+from adaptft.units import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from adaptft.data import TokenizedData
 
+SILENCE_SECONDS = 2.0
 BAR_WIDTH = 28
 MAX_WIDTH = 120
 PARTS = ("weights", "adapters", "gradients", "optimizer", "activations", "logits", "workspace", "framework")
@@ -35,7 +38,7 @@ def show(renderable: RenderableType, *, stderr: bool = False) -> None:
     """Print on stdout or stderr; where that is a file or a pipe, without the blanks that fill lines up."""
     screen = console(stderr=stderr)
     if screen.is_terminal:
-        screen.print(renderable)
+        screen.print(renderable, crop=False)  # the terminal wraps commands, and copies them whole
         return
     with screen.capture() as capture:
         screen.print(renderable, crop=False)
@@ -49,10 +52,29 @@ def progress_lines() -> Callable[[str], None]:
     return lambda words: screen.print(f"  {words} ...", soft_wrap=True)
 
 
+@contextmanager
+def sign_of_life(words: str) -> Iterator[None]:
+    """Say what is being done where it takes longer than people wait without wondering.
+
+    To a terminal alone: in files and pipes an error is two lines, whatever the machine's speed.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    timer = threading.Timer(SILENCE_SECONDS, progress_lines(), [words])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def render_plan(plan: TrainPlan, notes: Iterable[str] = ()) -> RenderableType:
     """The plan as a page: inputs, decisions with their reasons, memory, speed, what was not taken."""
-    sections: list[RenderableType] = [_title(plan), _inputs(plan), _decisions(plan), _memory(plan.memory)]
-    sections += [_estimates(plan)] if plan.speed or plan.cost else []
+    sections: list[RenderableType] = [
+        _title(plan), _summary(plan), _inputs(plan), _decisions(plan), _memory(plan.memory),
+    ]  # fmt: skip
     tried = [rejected for rejected in plan.rejected if not rejected.is_way_out]
     ways = [rejected for rejected in plan.rejected if rejected.is_way_out]
     sections += [_options("Not taken" if plan.fits else "Tried", tried)] if tried else []
@@ -102,7 +124,7 @@ def _inputs(plan: TrainPlan) -> Table:
 def _decisions(plan: TrainPlan) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), expand=True, show_edge=False)
     table.add_column("Decision", style="bold", no_wrap=True)
-    table.add_column("Value", ratio=5, overflow="fold")
+    table.add_column("Value", ratio=4, overflow="fold")
     table.add_column("By", no_wrap=True)
     table.add_column("Reason", ratio=6, overflow="fold")
     for field in dataclasses.fields(plan.decisions):
@@ -147,19 +169,36 @@ def _bar(share: float) -> str:
     return "█" * (eighths // 8) + ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8]
 
 
-def _estimates(plan: TrainPlan) -> Table:
-    rows: list[tuple[str, str]] = []
-    if plan.speed is not None:
-        mfu = f", {plan.speed.mfu:.0%} of the peak" if plan.speed.mfu is not None else ""
-        step = format_seconds(plan.speed.step_seconds)
-        rows.append(("Speed", f"{step} a step, {plan.speed.tokens_per_second:,.0f} tokens/s{mfu} ({_basis(plan)})"))
-        steps = plan.decisions.schedule.value.max_steps
-        rows.append(("Time", f"{format_seconds(plan.speed.total_seconds)} for {steps} steps"))
-    if plan.cost is not None:
-        cost = plan.cost
-        price = f"${cost.usd_per_gpu_hour:.2f} a GPU and hour ({cost.price_source})"
-        rows.append(("Cost", f"${cost.total_usd:.2f} at {price}"))
+def _summary(plan: TrainPlan) -> Table:
+    """What most people look for: what is done, what it needs, how fast it is, how long it takes and what it costs."""
+    needed, capacity = plan.memory.needed_bytes, plan.memory.capacity_bytes
+    memory = f"{format_bytes(needed)} of {format_bytes(capacity)}{_share(needed, capacity)}"
+    rows = [("Decision", _in_short(plan)), ("Memory", memory)]
+    if plan.fits:
+        rows += [("Speed", _speed(plan)), ("Time", _time(plan)), ("Cost", _cost(plan))]
     return pairs(rows)
+
+
+def _in_short(plan: TrainPlan) -> str:
+    """``lora in bf16, base in nf4; 4 x 4 sequences of 1024 tokens a step; 2 GPUs; 3 of 28 layers checkpointed``."""
+    decisions = plan.decisions
+    method, precision, batch = decisions.method.value, decisions.precision.value, decisions.batch.value
+    base = "" if method.base_storage == precision.compute else f", weights in {method.base_storage}"
+    device = counted(decisions.placement.value.num_gpus, "GPU") if decisions.placement.value.num_gpus else "CPU"
+    layers = decisions.checkpointing.value
+    recomputed = f"; {layers.layers} of {layers.of} layers checkpointed" if layers.layers else ""
+    return (
+        f"{method.train_type} in {precision.compute}{base}; micro-batch {batch.micro_batch_size}, "
+        f"{counted(batch.global_batch_size, 'sequence')} a step on {device}{recomputed}"
+    )
+
+
+def _speed(plan: TrainPlan) -> str:
+    if plan.speed is None:
+        return "not predicted: the rates of this device are not known (adaptft bench measures them)"
+    mfu = f", {plan.speed.mfu:.0%} of the peak" if plan.speed.mfu is not None else ""
+    step = format_seconds(plan.speed.step_seconds)
+    return f"{step} a step, {plan.speed.tokens_per_second:,.0f} tokens/s{mfu} ({_basis(plan)})"
 
 
 def _basis(plan: TrainPlan) -> str:
@@ -167,6 +206,18 @@ def _basis(plan: TrainPlan) -> str:
     found, on_cpu = plan.machine.ceilings, plan.decisions.placement.value.strategy == "cpu"
     used = found is not None and found.device == ("cpu" if on_cpu else "cuda")
     return f"predicted from rates {found.source}" if found and used else "predicted"
+
+
+def _time(plan: TrainPlan) -> str:
+    steps = counted(plan.decisions.schedule.value.max_steps, "step")
+    return f"{format_seconds(plan.speed.total_seconds)} for {steps}" if plan.speed else f"{steps}, time not predicted"
+
+
+def _cost(plan: TrainPlan) -> str:
+    if plan.cost is None:
+        return "not known: no price or no speed"
+    price = f"${plan.cost.usd_per_gpu_hour:.2f} a GPU and hour ({plan.cost.price_source})"
+    return f"${plan.cost.total_usd:.2f} at {price}"
 
 
 def _options(heading: str, options: Iterable[Rejected]) -> Group:

@@ -93,6 +93,8 @@ def _say_ready(endpoint: Endpoint) -> None:
 
     took = format_seconds(endpoint.seconds_to_start)
     click.echo(f"Ready: {endpoint.url} serves {', '.join(endpoint.models)} (after {took}; Ctrl-C ends it)")
+    if len(endpoint.models) > 1:
+        click.echo(f'Send "model": "{endpoint.models[0]}" for the adapter; "{endpoint.models[-1]}" is the base alone.')
 
 
 def _show_on_stderr(plan: ServePlan) -> None:

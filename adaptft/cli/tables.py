@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> Table:
@@ -25,3 +27,11 @@ def remarks(texts: Iterable[str], *, mark: str = "-") -> Table:
     for text in texts:
         table.add_row(mark, text)
     return table
+
+
+def commands(heading: str, lines: Iterable[str]) -> Group:
+    """Commands to copy: each on one line, however long; not for a table or padding, which would cut them."""
+    texts = [Text(heading, "bold"), *(Text(f"  {line}") for line in lines)]
+    for text in texts:
+        text.no_wrap, text.overflow = True, "ignore"
+    return Group(*texts, Text())

@@ -21,7 +21,7 @@ from adaptft.plans import (
     Precision,
     Schedule,
 )
-from adaptft.units import format_bytes, format_count
+from adaptft.units import counted, format_bytes, format_count
 
 
 def machine_words(machine: Machine) -> str:
@@ -134,17 +134,17 @@ def _loss(value: LossKernel) -> str:
 def _optimizer(value: Optimizer) -> str:
     return (
         f"{value.name}, learning rate {value.learning_rate:g} ({value.lr_scheduler_type}, "
-        f"{value.warmup_steps} warm-up steps), weight decay {value.weight_decay:g}"
+        f"{counted(value.warmup_steps, 'warm-up step')}), weight decay {value.weight_decay:g}"
     )
 
 
 def _schedule(value: Schedule) -> str:
     def every(steps: int) -> str:
-        return f"every {steps} steps" if steps else "never"
+        return f"every {counted(steps, 'step')}".replace("every 1 step", "every step") if steps else "never"
 
     epochs = f"{value.num_train_epochs:.3g} epoch{'' if value.num_train_epochs == 1 else 's'}"
     return (
-        f"{value.max_steps} steps ({epochs}); evaluation {every(value.eval_steps)}, "
+        f"{counted(value.max_steps, 'step')} ({epochs}); evaluation {every(value.eval_steps)}, "
         f"checkpoints {every(value.save_steps)}"
     )
 

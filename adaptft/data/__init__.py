@@ -8,6 +8,7 @@ Tensors are made of them in ``training.batches``.
 from adaptft.data.builtin_rows import builtin
 from adaptft.data.fitting import fit, fit_rows, split
 from adaptft.data.loading import tokenize
+from adaptft.data.overlap import overlap_warning
 from adaptft.data.packing import pack
 from adaptft.data.questions import Question, questions
 from adaptft.data.rendering import read_rendering, write_rendering
@@ -24,6 +25,7 @@ __all__ = [
     "describe_rejected",
     "fit",
     "fit_rows",
+    "overlap_warning",
     "pack",
     "questions",
     "read_rendering",

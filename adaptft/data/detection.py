@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -101,6 +102,11 @@ def detect(
         return Dialect(name=name, kind=form.kind, columns=columns, tags=tags or Tags(), ignored=ignored)
     if "instruction" in own and own["instruction"] in keys:  # registered as LLaMA-Factory's pre-training rows
         return Dialect(name="plain text", kind="text", columns={"text": own["instruction"]})
+    if missing := [own_name for own_name in own.values() if own_name not in keys]:
+        raise DataError(
+            f"{where} lacks the column {', '.join(missing)}, which columns (or dataset_info.json) names.",
+            fix=f"Its columns are {', '.join(keys) or '(none)'}.",
+        )
     raise _unknown(keys, where)
 
 
@@ -151,6 +157,16 @@ def _messages_name(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> st
     return "ms-swift pairs" if {"human", "assistant"} <= keys else "OpenAI messages"
 
 
+def _example(keys: list[str], names: list[str]) -> dict[str, str]:
+    """A mapping to paste: the nearest known names; the other columns are taken as question and answer."""
+    near = {key: hit[0] for key in keys if (hit := difflib.get_close_matches(key.lower(), names, 1, 0.75))}
+    answers = {name for form in FORMS for role, columns in form.required if role == "answer" for name in columns}
+    has_answer = bool(answers & set(near.values()))
+    missing = ["response"] if near and not has_answer else ["query"] if near else ["query", "response"]
+    others = [key for key in keys if key not in near]
+    return dict([*near.items(), *zip(others, missing, strict=False)][:2])
+
+
 def _unknown(keys: list[str], where: str) -> DataError:
     names = sorted({name for form in FORMS for _, columns in form.required for name in columns})
     nearest = [
@@ -161,7 +177,8 @@ def _unknown(keys: list[str], where: str) -> DataError:
     known = "; ".join(
         f"{form.name}: {' + '.join(columns[0] for _, columns in form.required)}" for form in FORMS
     )  # fmt: skip
-    hint = f"Rename {', '.join(nearest[:4])}. " if nearest else "Rename the columns. "
+    example = json.dumps(_example(keys, names), ensure_ascii=False)
+    hint = f"Say what they are: --columns '{example}'{' (a guess)' if nearest else ''}. "
     return DataError(
         f"{where} has the columns {printable(', '.join(keys[:20])) or '(none)'}, which no known form of rows has.",
         fix=f"{hint}Known forms: {known}.",

@@ -9,10 +9,16 @@ from adaptft.data.conversation import BadRow, Conversation, Turn
 from adaptft.data.detection import Dialect
 from adaptft.data.history import read_history
 from adaptft.data.messages import read_messages, read_tools
-from adaptft.data.values import Row, as_text, is_missing
+from adaptft.data.values import ONLY_TEXT, Row, as_text, is_missing
 
 ENDS_WITH_QUESTION = "turns after the last answer were left out"
 NO_PROMPT = "empty prompt"
+NO_QUESTION = "no question before the answer"
+NO_ANSWER = "no answer"
+OTHER_COLUMNS = "other columns"
+REQUIRED_ROLES = ("messages", "prompt", "answer", "text")
+MEDIA = ("images", "image", "audios", "audio", "videos", "video")
+MOST_COLUMNS_NAMED = 8
 MOST_MESSAGES = 1000
 """Each answer is rendered with all that stands before it: at ten times as many a row takes minutes."""
 
@@ -28,9 +34,7 @@ def read_row(row: Any, dialect: Dialect, *, system: str | None = None) -> Conver
     """
     if not isinstance(row, dict):
         raise BadRow("not an object with columns")
-    for role in ("messages", "prompt", "answer", "text"):
-        if role in dialect.columns and dialect.columns[role] not in row:
-            raise BadRow(f"no column {dialect.columns[role]}")
+    _refuse_foreign(row, dialect)
     if dialect.kind == "text":
         return _text(as_text(_cell(row, dialect, "text"), "text"))
     read = _read_exchange if dialect.kind == "exchange" else _read_messages
@@ -42,6 +46,22 @@ def read_row(row: Any, dialect: Dialect, *, system: str | None = None) -> Conver
     tools = read_tools(_cell(row, dialect, "tools"))
     asked = as_text(_cell(row, dialect, "system"), "system prompt")
     return _finish(_with_system(turns, asked if asked.strip() else system), tools)
+
+
+def _refuse_foreign(row: Row, dialect: Dialect) -> None:
+    """Rows of another form than the source's first ones, and rows that are not text alone.
+
+    Raises:
+        BadRow: says which columns it has instead, or what cannot be trained.
+    """
+    columns = dialect.columns
+    needed = [columns[role] for role in REQUIRED_ROLES if role in columns]
+    if any(column not in row for column in needed):
+        others = ", ".join(str(key)[:40] for key in list(row)[:MOST_COLUMNS_NAMED]) or "none"
+        raise BadRow(f"{OTHER_COLUMNS} ({others}) than {', '.join(needed)}")
+    media = next((name for name in MEDIA if row.get(name) and name not in columns.values()), None)
+    if media is not None:
+        raise BadRow(f"has {media}; {ONLY_TEXT}")
 
 
 def _cell(row: Row, dialect: Dialect, role: str) -> Any:
@@ -101,10 +121,10 @@ def _with_system(turns: list[Turn], system: str | None) -> list[Turn]:
 def _finish(turns: list[Turn], tools: tuple[dict[str, Any], ...]) -> Conversation:
     last = max((index for index, turn in enumerate(turns) if turn.is_answer), default=None)
     if last is None:
-        raise BadRow("no answer")
+        raise BadRow(NO_ANSWER)
     if turns[last].is_empty:
         raise BadRow("empty answer")
     if not any(turn.role in ("user", "tool") for turn in turns[:last]):
-        raise BadRow("no question before the answer")
+        raise BadRow(NO_QUESTION)
     notes = (ENDS_WITH_QUESTION,) if last + 1 < len(turns) else ()
     return Conversation(turns=tuple(turns[: last + 1]), tools=tools, notes=notes)

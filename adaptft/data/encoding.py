@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any
 
+from adaptft.data.conversation import Conversation
 from adaptft.data.masking import MaskedText
 
 BOUNDARY_MOVED = (
     "rows whose prompt tokenises otherwise when an answer follows it (this tokenizer joins across the seam)"
 )
+CONTROL_TOKENS = "the text holds {}, which the tokenizer reads as control tokens and not as text"
 _SEAM = "\nHello"
 
 
@@ -54,6 +57,21 @@ class Encoder:
         """True where an answer tokenised alone has the ids that it has after its prompt (no dummy prefix)."""
         whole, alone = self._ids([_SEAM, _SEAM[1:]])
         return whole[-len(alone) :] == alone
+
+    @cached_property
+    def _control_tokens(self) -> re.Pattern[str] | None:
+        """Finds the texts of special tokens: written in a row, they are read as the tokens themselves."""
+        added = getattr(self.tokenizer, "added_tokens_decoder", {}).values()
+        words = {str(token) for token in added if token.special} | set(self.tokenizer.all_special_tokens)
+        return re.compile("|".join(map(re.escape, sorted(words, key=len, reverse=True)))) if words else None
+
+    def control_tokens_in(self, conversation: Conversation) -> tuple[str, ...]:
+        """A note where the texts of a row (and not the chat template) hold special tokens."""
+        if self._control_tokens is None:
+            return ()
+        texts = [conversation.text or "", *(turn.content for turn in conversation.turns)]
+        found = sorted({match[0] for text in texts for match in self._control_tokens.finditer(text)})
+        return (CONTROL_TOKENS.format(", ".join(found)),) if found else ()
 
     def tokens(self, rows: Sequence[MaskedText | str]) -> list[Tokens]:
         """Ids of conversations (masked) and of plain texts (strings).

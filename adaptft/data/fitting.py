@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from adaptft.data import cache
 from adaptft.data.settings import TokenizedData
-from adaptft.data.tables import TOKENS, flat, row_lengths, table_writer, trained_counts
+from adaptft.data.tables import TOKENS, flat, length_profile, row_lengths, table_writer, trained_counts
 from adaptft.errors import DataError
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def _with_rows(
         num_tokens=int(lengths.sum()),
         num_trained_tokens=int(trained_counts(rows).sum()) if num_trained is None else num_trained,
         longest_row_tokens=int(lengths.max(initial=0)),
+        length_profile=length_profile(lengths),
     )
     return replace(tokenized, rows=rows, shape=shape)
 

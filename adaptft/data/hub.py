@@ -6,7 +6,7 @@ from typing import Any
 
 from adaptft.data.sources import Source
 from adaptft.errors import DataError
-from adaptft.optional import require
+from adaptft.optional import offline_by, require
 
 _OFFLINE = (
     "Without a network, name a local file or folder: on a connected machine download the data set "
@@ -67,6 +67,8 @@ def _one_split(loaded: Any, source: Source) -> Any:
 def _unreachable(source: Source, cause: Exception) -> DataError:
     where = {"hf": "Hugging Face", "modelscope": "ModelScope"}[source.hub]
     reason = (str(cause).strip() or type(cause).__name__).splitlines()[0][:200]
+    if (variable := offline_by()) and source.hub == "hf":
+        reason = f"{variable} is set, which forbids the network, and the data was not downloaded before"
     download = _DOWNLOAD[source.hub].format(id=source.hub_id)
     return DataError(
         f"Cannot load the data set {source.hub_id} from {where}: {reason.rstrip('.')}.",

@@ -94,6 +94,7 @@ def _entry(
     shape = DatasetShape(
         num_rows=tally.num_accepted,
         num_tokens=tally.num_tokens,
+        length_profile=tally.length_profile,
         num_trained_tokens=tally.num_trained_tokens,
         longest_row_tokens=tally.longest_row_tokens,
         sources=settings.sources,

@@ -11,6 +11,15 @@ from adaptft.data.messages import CONTENT_KEYS, ROLE_KEYS, Spoken, Tags
 from adaptft.errors import DataError
 
 FILE_NAME = "dataset_info.json"
+REGISTERED_ELSEWHERE = frozenset(
+    {
+        "identity", "alpaca_en_demo", "alpaca_zh_demo", "glaive_toolcall_en_demo", "glaive_toolcall_zh_demo",
+        "mllm_demo", "mllm_audio_demo", "mllm_video_demo", "mllm_video_audio_demo", "reason_tool_use_demo_1500",
+        "dpo_en_demo", "dpo_zh_demo", "kto_en_demo", "wiki_demo", "c4_demo", "alpaca_en", "alpaca_zh",
+        "alpaca_gpt4_en", "alpaca_gpt4_zh", "glaive_toolcall_en", "glaive_toolcall_zh",
+    }
+)  # fmt: skip
+"""What LLaMA-Factory's example configs name, and no hub knows."""
 
 # Its column keys and the names under which detection knows them.
 _COLUMNS = {

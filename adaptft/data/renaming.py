@@ -34,8 +34,11 @@ def check_renamed(columns: str | None, dialects: list[Dialect]) -> None:
     for own, name in _read(columns).items():
         if own not in used:
             there = sorted({key for dialect in dialects for key in (*dialect.columns.values(), *dialect.ignored)})
+            lacks = own not in there
             raise DataError(
-                f"columns maps {own} to {name}, and no rows use it so.",
+                f"columns names {own}, which the data lacks."
+                if lacks
+                else f"columns maps {own} to {name}, and no rows use it so.",
                 fix=f"The columns are {', '.join(there)}; map a question and an answer, such as query and response.",
             )
 

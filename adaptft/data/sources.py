@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from adaptft.data.messages import Tags
-from adaptft.data.registry import FILE_NAME, Registered, read_registry
+from adaptft.data.registry import FILE_NAME, REGISTERED_ELSEWHERE, Registered, read_registry
 from adaptft.data.streams import COMPRESSIONS, bare_suffix
 from adaptft.errors import DataError
 
@@ -56,7 +56,7 @@ def _resolve_one(name: str, hub: Literal["hf", "modelscope"]) -> list[Source]:
     for prefix, named_hub in _HUB_PREFIXES.items():
         if rest.lower().startswith(prefix):
             return [_on_hub(rest[len(prefix) :], name, named_hub, limit)]
-    if _looks_like_path(rest):
+    if _looks_like_path(rest) or _is_misspelt_file(rest):
         raise _no_such_file(Path(rest).expanduser())
     return [_on_hub(rest, name, hub, limit)]
 
@@ -129,15 +129,35 @@ def _looks_like_path(name: str) -> bool:
     return many_parts or bare_suffix(path) in SUFFIXES or _HUB_ID.fullmatch(name) is None
 
 
-def _no_such_file(path: Path) -> DataError:
-    parent = path.parent
-    names = [other.name for other in parent.iterdir()] if parent.is_dir() else []
+def _is_misspelt_file(name: str) -> bool:
+    """``alpaca.jsnl``: its ending is nearly that of a data file, or a file of nearly that name is there."""
+    path = Path(name)
+    if not re.fullmatch(r"\.[A-Za-z]\w*", path.suffix):
+        return False
+    near_ending = difflib.get_close_matches(path.suffix.lower(), SUFFIXES, 1, 0.7)
+    return bool(near_ending) or _nearest_file(path.expanduser()) is not None
+
+
+def _nearest_file(path: Path) -> Path | None:
+    """The data file beside ``path`` whose name is most like its."""
+    there = path.parent.iterdir() if path.parent.is_dir() else iter(())
+    names = [other.name for other in there if bare_suffix(other) in SUFFIXES or other.is_dir()]
     nearest = difflib.get_close_matches(path.name, names, 1)
-    fix = f"Did you mean {parent / nearest[0]}?" if nearest else "Check the path; a hub id is written owner/name."
+    return path.parent / nearest[0] if nearest else None
+
+
+def _no_such_file(path: Path) -> DataError:
+    nearest = _nearest_file(path)
+    fix = f"Did you mean {nearest}?" if nearest else "Check the path; a hub id is written owner/name."
     return DataError(f"{path} does not exist.", fix=fix)
 
 
 def _on_hub(name: str, whole: str, hub: Literal["hf", "modelscope"], limit: int | None) -> Source:
+    if name in REGISTERED_ELSEWHERE:
+        raise DataError(
+            f"{name} is a name that LLaMA-Factory's own data/dataset_info.json gives to data; only there it is known.",
+            fix=f"Name it with that folder: --dataset LLaMA-Factory/data/{name}, or name the file itself.",
+        )
     match = _HUB_ID.fullmatch(name)
     if match is None:
         raise DataError(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Columns = Mapping[str, str]
+_PROFILE_PARTS = 20
 TOKENS: Columns = {"input_ids": "int32", "trained": "bool"}
 PACKS: Columns = {"input_ids": "int32", "labels": "int32", "position_ids": "int32"}
 
@@ -63,6 +64,14 @@ def row_lengths(rows: datasets.Dataset) -> NDArray[np.int64]:
         return values
     order: NDArray[np.int64] = rows._indices.column(0).to_numpy()
     return values[order]
+
+
+def length_profile(lengths: NDArray[np.int64] | NDArray[np.int32]) -> tuple[float, ...]:
+    """``DatasetShape.length_profile`` of rows of these lengths; empty where there are none."""
+    import numpy as np
+
+    parts = np.array_split(np.sort(lengths), min(_PROFILE_PARTS, len(lengths))) if len(lengths) else []
+    return tuple(round(float(part.mean()), 1) for part in parts)
 
 
 def trained_counts(rows: datasets.Dataset, *, batch_rows: int = 8192) -> NDArray[np.int64]:

@@ -58,6 +58,8 @@ class ChunkTokens:
     trained: NDArray[np.bool_]
     rejected: list[tuple[str, int]]
     notes: Counter[str] = field(default_factory=Counter)
+    first_noted: dict[str, int] = field(default_factory=dict)
+    """The first row of each note."""
     num_conversations: int = 0
     """Accepted rows with more than one answer."""
 
@@ -99,14 +101,15 @@ class RowTokenizer:
         settings = self.settings
         row = parse(raw, text=self.texts[source])
         conversation = read_row(row, self.dialects[source], system=settings.system)
+        control = self.encoder.control_tokens_in(conversation)
         if conversation.text is not None:
-            return _Rendered(number, conversation.text, 0, ())
+            return _Rendered(number, conversation.text, 0, control)
         masked = mask(
             conversation, self.template,
             train_on_prompt=settings.train_on_prompt, mask_history=settings.mask_history,
         )  # fmt: skip
         num_answers = sum(turn.is_answer and turn.trained for turn in conversation.turns)
-        return _Rendered(number, masked, num_answers, (*conversation.notes, *masked.notes))
+        return _Rendered(number, masked, num_answers, (*conversation.notes, *masked.notes, *control))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,7 @@ def _gathered(source: int, rows: list[tuple[_Rendered, Tokens]], rejected: list[
         trained=np.fromiter(chain.from_iterable(tokens.trained for _, tokens in rows), np.bool_),
         rejected=rejected,
         notes=Counter(chain.from_iterable((*row.notes, *tokens.notes) for row, tokens in rows)),
+        first_noted={note: row.number for row, tokens in reversed(rows) for note in (*row.notes, *tokens.notes)},
         num_conversations=sum(row.num_answers > 1 for row, _ in rows),
     )
 

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from adaptft.data.conversation import BadRow
 
 Row = dict[str, Any]
+ONLY_TEXT = "only text can be trained"
 TOO_DEEP = "JSON nested too deeply"
 
 
@@ -57,7 +58,7 @@ def _part_text(part: Any, what: str) -> str:
         return as_text(part.get("text"), what)
     kind = part.get("type") if isinstance(part, dict) else None
     if isinstance(kind, str):
-        raise BadRow(f"{what} has a part of type {kind[:40]}; only text can be trained")
+        raise BadRow(f"{what} has a part of type {kind[:40]}; {ONLY_TEXT}")
     raise BadRow(f"{what} is a list of something other than text parts")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from adaptft.artifacts import is_adapter, read_artifact
+from adaptft.artifacts import check_adapter, is_adapter, read_artifact
 from adaptft.errors import ModelError
 from adaptft.models import LocalModel, locate
 from adaptft.models.bases import locate_base
@@ -42,6 +42,11 @@ def find_subjects(request: EvalRequest) -> tuple[Subject, ...]:
             option asks for.
     """
     model, adapters = request.model, list(request.adapters)
+    for folder in adapters:
+        check_adapter(Path(folder), otherwise="a complete model goes to --exports")
+    for folder in request.exports:
+        if not Path(folder).is_dir():
+            raise ModelError(f"There is no folder {folder}.", fix="Give the folder that `adaptft export` wrote.")
     if is_adapter(Path(model)):
         adapters.insert(0, model)
         base = locate_base(Path(model), hub=request.hub, trust_remote_code=request.trust_remote_code)
@@ -64,11 +69,6 @@ def recorded_system(subjects: tuple[Subject, ...]) -> str | None:
 
 def _adapter(folder: str, base: Path, request: EvalRequest) -> Subject:
     path = Path(folder)
-    if not is_adapter(path):
-        raise ModelError(
-            f"{folder} holds no adapter (no adapter_config.json).",
-            fix="Give a folder that `adaptft train` wrote; a complete model goes to --exports.",
-        )
     locate_base(path, str(base), trust_remote_code=request.trust_remote_code)
     return Subject(name=folder, path=base, adapters=path)
 

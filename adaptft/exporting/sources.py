@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from adaptft.artifacts import Artifact, is_adapter, read_artifact
+from adaptft.artifacts import Artifact, check_adapter, is_adapter, read_artifact
 from adaptft.errors import ExportError, OutputError, RequestError
 from adaptft.models import LocalModel, fingerprint, locate
 from adaptft.models.bases import locate_base
 from adaptft.plans import Method, TrainPlan
 from adaptft.records import read_json
 from adaptft.requests import ExportRequest
+from adaptft.writable import check_folder
 
 PLAN = "plan.json"
 
@@ -83,11 +83,7 @@ def find_source(request: ExportRequest) -> ExportSource:
             )
         return _complete_model(request, model)
     adapters = Path(folder)
-    if not is_adapter(adapters):
-        raise ExportError(
-            f"{folder} holds no adapter (no adapter_config.json).",
-            fix=f"Give the folder that `adaptft train` wrote; a complete model goes to --model {folder}.",
-        )
+    check_adapter(adapters, error=ExportError, otherwise=f"a complete model goes to --model {folder}")
     base = locate_base(adapters, model, hub=request.hub, trust_remote_code=request.trust_remote_code, error=ExportError)
     artifact = read_artifact(adapters)
     return ExportSource(
@@ -137,9 +133,7 @@ def output_folder(request: ExportRequest, source: ExportSource) -> Path:
         raise OutputError(f"{folder} holds the model that is exported.", fix="Give another folder with --output_dir.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         _check_replaceable(folder, request)
-    parent = next(path for path in folder.absolute().parents if path.exists())
-    if not os.access(parent, os.W_OK) or not parent.is_dir():
-        raise OutputError(f"{parent} cannot be written to.", fix="Give another folder with --output_dir.")
+    check_folder(folder, option="--output_dir")
     return folder
 
 

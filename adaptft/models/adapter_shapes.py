@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from adaptft.artifacts import ADAPTER_CONFIG, adapter_base, is_adapter, read_artifact
+from adaptft.artifacts import ADAPTER_CONFIG, adapter_base, check_adapter, read_artifact
 from adaptft.errors import ModelError
 from adaptft.facts import AdapterShape, ModelShape
 from adaptft.models.stopping import named_stop_ids
@@ -23,12 +23,8 @@ def read_adapter(name: str, folder: Path) -> AdapterShape:
     Raises:
         ModelError: there is no adapter, or not a LoRA adapter that can be read.
     """
-    if not is_adapter(folder):
-        raise ModelError(
-            f"{folder} holds no adapter (no {ADAPTER_CONFIG}).",
-            fix="Give the folder that `adaptft train` wrote; a complete model needs no --adapters.",
-        )
-    config = _read_config(folder)
+    check_adapter(folder)
+    config = read_config(folder)
     shapes, stored_rank = stored_shapes(folder)
     artifact = read_artifact(folder)
     ranks = [config["r"], *(config.get("rank_pattern") or {}).values()]
@@ -76,7 +72,12 @@ def check_shapes(adapter: AdapterShape, model: ModelShape) -> None:
             )
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
+    """PEFT's settings of the adapter in ``folder``.
+
+    Raises:
+        ModelError: they cannot be read, or are not LoRA's.
+    """
     path = folder / ADAPTER_CONFIG
     config = read_object(path, error=ModelError, fix=_COPY)
     kind = config.get("peft_type")

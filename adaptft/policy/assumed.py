@@ -47,6 +47,11 @@ def says_how_many(name: str) -> bool:
     return _COUNTED.match(name) is not None
 
 
+def is_assumed(machine: Machine) -> bool:
+    """True where nobody probed it: all that is named is paid for, and nothing says that it is idle."""
+    return bool({NOT_PROBED, FROM_FILE} & set(machine.notes))
+
+
 def machine_of(row: GpuModel, count: int | None = None, joined: Joined | None = None) -> Machine:
     """The same for a GPU that the table does not know; its rates come along as the machine's ceilings.
 

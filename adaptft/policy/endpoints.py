@@ -10,6 +10,7 @@ from adaptft.facts import Machine, ModelShape, ServedModel, ServingEngine
 from adaptft.plans import Decision, Dtype, ServePlan
 from adaptft.policy.devices import gpu_has_bf16
 from adaptft.policy.engines import SERVER_NAME, EngineChoice, choose_engine
+from adaptft.policy.format_table import SLOW_ON_CPU
 from adaptft.policy.lora_slots import plan_slots, slot_bytes
 from adaptft.policy.serving_devices import CPU_SEQUENCES, Load, choose_devices
 from adaptft.policy.serving_memory import BYTES, weights_bytes
@@ -79,7 +80,7 @@ def plan_serving(
         generation_config=served.generation_config,
         chat_template=served.chat_template,
         reasons=reasons,
-        warnings=(*choice.warnings, *served.notes, *_warnings(request)),
+        warnings=(*choice.warnings, *served.notes, *_warnings(request, served, device)),
     )
 
 
@@ -120,7 +121,11 @@ def _check_names(served: ServedModel) -> None:
             )
 
 
-def _warnings(request: ServeRequest) -> tuple[str, ...]:
+def _warnings(request: ServeRequest, served: ServedModel, device: Literal["cuda", "cpu"]) -> tuple[str, ...]:
+    slow = (SLOW_ON_CPU,) if device == "cpu" and (served.export_format or "").startswith("fp8") else ()
     if request.host in LOOPBACK or request.api_key:
-        return ()
-    return (f"Anyone who reaches {request.host}:{request.port} can use the endpoint: set ADAPTFT_API_KEY.",)
+        return slow
+    return (
+        *slow,
+        f"Anyone who reaches {request.host}:{request.port} can use the endpoint: set ADAPTFT_API_KEY.",
+    )

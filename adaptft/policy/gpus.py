@@ -77,6 +77,8 @@ def _unknown(name: str, asked: str) -> RequestError:
     for other, vendor in OTHER_VENDORS.items():
         if len(asked) > 3 and asked in _squash(other):
             return RequestError(f"{other}: adaptft does not train on {vendor} yet.", fix="Name an NVIDIA GPU.")
+    if asked == "cpu":
+        return RequestError("--gpu cpu names no GPU.", fix="Leave --gpu out, and plan for the CPU with --device cpu.")
     near = get_close_matches(asked, GPU_MODELS, n=3, cutoff=0.4)
     return RequestError(
         f"There is no GPU {name!r} in the table.",

@@ -68,6 +68,7 @@ def choose_method(
     reason = "" if asked or train_type == "lora" else "a 16-bit base does not fit; "
     reason += f"{_storage_reason(method, precision)}; rank {rank} on {targets.num_modules} linear layers"
     reason += "".join(f"; {note}" for note in targets.notes)
+    reason += f"; begins with the adapter in {request.adapters}" if request.adapters else ""
     return Decision(method, reason, "user" if asked or request.lora_rank else "policy"), targets
 
 

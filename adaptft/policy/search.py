@@ -229,7 +229,7 @@ def _candidate(
             setting.gpu, method.value, precision.value, setting.machine.software, transposed_copy=thrift.transposed_copy
         ),
     )
-    work = Workload(model=model, decisions=decisions, targets=targets, row_tokens=_row_tokens(setting.dataset))
+    work = Workload(model=model, decisions=decisions, targets=targets, dataset=setting.dataset)
     memory = estimate_memory(work, setting.capacity_bytes, on_gpu=setting.gpu is not None)
     checkpointing = _checkpointing_decision(setting, thrift, fitting=fits(memory))
     return Candidate(
@@ -237,10 +237,6 @@ def _candidate(
         memory=memory,
         speed=estimate_speed(work, setting.machine, setting.gpu, schedule.value.max_steps),
     )
-
-
-def _row_tokens(dataset: DatasetShape) -> float | None:
-    return None if dataset.assumed else dataset.mean_row_tokens
 
 
 def _batch_decision(setting: Setting, batch: Batch) -> Decision[Batch]:

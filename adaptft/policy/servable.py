@@ -7,7 +7,7 @@ from typing import Literal
 from adaptft.errors import ExportError, RequestError
 from adaptft.facts import Gpu, Machine, ModelShape
 from adaptft.policy.assumed import machine_with
-from adaptft.policy.format_table import FORMATS, ComputeCapability, FormatFacts
+from adaptft.policy.format_table import FORMATS, SLOW_ON_CPU, ComputeCapability, FormatFacts
 from adaptft.requests import ExportFormat, ExportRequest
 
 Verdict = Literal["native", "weight-only", "none"]
@@ -69,6 +69,8 @@ def check_target(request: ExportRequest, model: ModelShape, target: Machine | No
 def serving_warnings(request: ExportRequest, model: ModelShape, machine: Machine) -> tuple[str, ...]:
     """What the GPUs of the machine that serves can do with the result, where that is not everything."""
     facts, warnings = FORMATS[request.format], []
+    if not machine.gpus and request.format.startswith("fp8"):
+        warnings.append(SLOW_ON_CPU)
     for gpu in {gpu.name: gpu for gpu in machine.gpus}.values():
         found = verdict(facts, gpu.compute_capability)
         if found == "weight-only":

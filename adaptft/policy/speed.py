@@ -91,7 +91,7 @@ def _head_weights(model: ModelShape) -> int:
 
 def _micro_step_seconds(work: Workload, rates: _Rates, found: Ceilings) -> float:
     """Layers (matmuls and traffic, or the launch floor), recomputed layers, and the head with its loss."""
-    model, tokens = work.model, work.batch.micro_batch_size * work.sequence_tokens
+    model, tokens = work.model, work.computed_tokens
     filled = tokens / work.batch.micro_batch_tokens
     passes = 3 if work.method.train_type == "full" else 2
     layer_weights = _matmul_weights(model) - _head_weights(model)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from adaptft.facts import DatasetShape, Machine, ModelShape
 from adaptft.plans import CostEstimate, Decision, Precision, Rejected, SpeedEstimate, TrainPlan
+from adaptft.policy.assumed import is_assumed
 from adaptft.policy.methods import choose_train_types
 from adaptft.policy.precision import precision_candidates
 from adaptft.policy.prices import PRICES, Prices, price_of
@@ -18,6 +19,8 @@ from adaptft.policy.ways_out import ways_out
 from adaptft.policy.wishes import check_float8_package, check_wishes, has_bitsandbytes
 from adaptft.requests import TrainRequest, TrainType
 
+TIGHT_SHARE = 0.9
+"""More than this of a device that nobody looked at, or that others use, is warned of."""
 OLDEST_OF_CUDA_13 = (7, 5)
 ASSUMED_CPU_FLOPS = 1e12
 LONG_ON_CPU_FLOPS = 3600 * ASSUMED_CPU_FLOPS
@@ -104,10 +107,16 @@ def _cost(setting: Setting, speed: SpeedEstimate | None, prices: Prices) -> Cost
     price = price_of(setting.gpu, prices) if setting.gpu else None
     if price is None or speed is None:
         return None
-    hours = speed.total_seconds / 3600 * setting.placement.value.num_gpus
+    paid = len(setting.machine.gpus) if _pays_for_all(setting) else setting.placement.value.num_gpus
+    hours = speed.total_seconds / 3600 * paid
     return CostEstimate(
         usd_per_gpu_hour=price.usd_per_hour, total_usd=hours * price.usd_per_hour, price_source=price.in_words
     )
+
+
+def _pays_for_all(setting: Setting) -> bool:
+    """GPUs that were named to ``plan`` are rented, used or not; on a machine that is there others may be somebody's."""
+    return is_assumed(setting.machine) and setting.request.num_gpus is None
 
 
 def _warnings(setting: Setting, chosen: Candidate) -> Iterator[str]:
@@ -118,11 +127,29 @@ def _warnings(setting: Setting, chosen: Candidate) -> Iterator[str]:
         tokens = f"{dataset.mean_row_tokens:.0f} tokens"
         yield f"The data was not measured: {dataset.num_rows} rows of {tokens} are assumed."
     yield from _device_warnings(setting, chosen)
+    yield from _room_warnings(setting, chosen)
     yield from _small_data_warnings(setting, chosen)
     if asks_for_evaluation(setting.request) and not chosen.decisions.schedule.value.eval_steps:
         yield "Evaluation is asked for, and no rows are held out: name --val_dataset, or set --split_dataset_ratio."
     if method.lora_dropout and setting.gpu:
         yield "LoRA dropout keeps a copy of each layer's input, which is not in the memory estimate."
+
+
+def _room_warnings(setting: Setting, chosen: Candidate) -> Iterator[str]:
+    """GPUs that stay idle, and memory that is planned for to the last gigabyte."""
+    there, used = len(setting.machine.gpus), setting.placement.value.num_gpus
+    wanted = setting.global_batch_size
+    if 0 < used < there and _pays_for_all(setting):
+        yield (
+            f"{used} of the {there} GPUs {'is' if used == 1 else 'are'} used: a step of {wanted} "
+            f"sequence{'s' * (wanted != 1)} does not divide among more. The cost is that of all {there}."
+        )
+    share = chosen.memory.needed_bytes / max(chosen.memory.capacity_bytes, 1)
+    if chosen.fits and share > TIGHT_SHARE and (setting.gpu is None or is_assumed(setting.machine)):
+        where = "the host, which other programs share" if setting.gpu is None else "a GPU that is taken to be idle"
+        layers = chosen.decisions.checkpointing.value
+        leaner = "--gradient_checkpointing true" if layers.layers < layers.of else "a shorter --max_length"
+        yield f"Tight: {share:.0%} of the memory of {where}; {leaner} leaves more room."
 
 
 def _small_data_warnings(setting: Setting, chosen: Candidate) -> Iterator[str]:
@@ -141,7 +168,8 @@ def _device_warnings(setting: Setting, chosen: Candidate) -> Iterator[str]:
     software, gpu = setting.machine.software, setting.gpu
     if gpu is None:
         batch, steps = chosen.decisions.batch.value, chosen.decisions.schedule.value.max_steps
-        tokens = batch.global_batch_size * batch.max_length * steps
+        row_tokens = batch.max_length if batch.packing else min(batch.max_length, setting.dataset.mean_row_tokens)
+        tokens = batch.global_batch_size * row_tokens * steps
         work = training_flops(setting.model, chosen.decisions.method.value.train_type) * tokens
         if work > LONG_ON_CPU_FLOPS and chosen.fits:
             hours = work / ASSUMED_CPU_FLOPS / 3600

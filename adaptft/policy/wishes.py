@@ -100,6 +100,10 @@ def _check_pairs(request: TrainRequest) -> None:
                 f"{', '.join(useless)}: for adapters, and train_type full has none.",
                 fix="Leave it out, or use --train_type lora.",
             )
+    if request.adapters is not None and request.resume_only_model:
+        raise RequestError(
+            "adapters and resume_only_model both name the weights to begin with.", fix="Leave one of them out."
+        )
     if request.train_type == "qlora" and forbids_4_bit(request):
         raise RequestError(
             "train_type qlora stores the base in 4 bits, and quant_bits says not to.",

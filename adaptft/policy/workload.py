@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from adaptft.facts import ModelShape
+from adaptft.facts import DatasetShape, ModelShape
 from adaptft.plans import Batch, Checkpointing, Decisions, Method, Precision
 from adaptft.policy.targets import Targets
 
+ROUNDING_TOKENS = 32
+"""Lengths of micro-batches that are not packed are rounded up to 64: by half of it, on average."""
 MLP_LAYERS = frozenset({"gate_proj", "up_proj", "down_proj"})
 
 
@@ -18,8 +20,8 @@ class Workload:
     model: ModelShape
     decisions: Decisions
     targets: Targets | None
-    row_tokens: float | None = None
-    """Mean length of a row, where it is known: what a sequence that is not packed holds."""
+    dataset: DatasetShape | None = None
+    """The rows: how long a sequence is that is not packed. Without them it counts as full."""
 
     @property
     def precision(self) -> Precision:
@@ -49,16 +51,29 @@ class Workload:
 
     @property
     def sequence_tokens(self) -> float:
-        """Tokens that a sequence takes on average: all of it where rows are packed, or their length is not known.
-
-        Rows that are padded are as long as the longest of their micro-batch: of m rows that is about
-        1 + 1/2 + ... + 1/m times the mean (lengths taken as exponentially spread).
-        """
-        if self.batch.packing or self.row_tokens is None:
+        """Tokens of the data in a sequence, on average: rows that are not packed are as long as they are."""
+        if self.batch.packing or self.dataset is None:
             return self.batch.max_length
-        padded = self.decisions.attention.value.implementation != "varlen"
-        longest = sum(1 / count for count in range(1, self.batch.micro_batch_size + 1)) if padded else 1.0
-        return min(self.batch.max_length, longest * self.row_tokens)
+        return min(self.batch.max_length, self.dataset.mean_row_tokens)
+
+    @property
+    def computed_tokens(self) -> float:
+        """Tokens that a micro-batch is computed over, on average; memory is for ``Batch.micro_batch_tokens``, the most.
+
+        Rows that are not packed follow each other where attention knows documents, and are filled up to the longest
+        of the micro-batch where it does not; either is rounded up.
+        """
+        size, most = self.batch.micro_batch_size, self.batch.micro_batch_tokens
+        if self.batch.packing or self.dataset is None:
+            return most
+        if self.decisions.attention.value.implementation == "varlen":
+            return min(most, size * self.sequence_tokens + ROUNDING_TOKENS)
+        return min(most, size * (self.dataset.mean_longest(size) + ROUNDING_TOKENS))
+
+    @property
+    def row_tokens(self) -> float | None:
+        """Mean length of a row, where it was measured."""
+        return None if self.dataset is None or self.dataset.assumed else self.dataset.mean_row_tokens
 
     @property
     def attended_tokens(self) -> float:

@@ -119,7 +119,8 @@ def _wait_until_ready(
         models = served_models(url, api_key)
         passed = time.monotonic() - started
         if models is not None and plan.served_model_name in models:
-            return Endpoint(url=url, models=models, child=child, seconds_to_start=passed)
+            named = sorted(models, key=lambda name: name not in plan.adapters)  # what was trained comes first
+            return Endpoint(url=url, models=tuple(named), child=child, seconds_to_start=passed)
         if passed > start_seconds:
             raise ServeError(
                 f"{name} did not answer {url}/models within {format_seconds(start_seconds)}; "

@@ -22,6 +22,7 @@ from adaptft.serving.named_models import Answer, NamedModel, find
 from adaptft.serving.prompts import chat_ids, text_prompts
 
 Models = Mapping[str, NamedModel]
+_STARTED = int(time.time())
 _PATHS = "/v1/models, /v1/chat/completions, /v1/completions, /tokenize and /health"
 _LOG = logging.getLogger(__name__)
 
@@ -36,7 +37,8 @@ def build_app(models: Models, api_key: str | None) -> FastAPI:
 
     @app.get("/v1/models")
     def list_models() -> dict[str, Any]:
-        return {"object": "list", "data": [_card(name) for name in models]}
+        named = sorted(models, key=lambda name: models[name].adapter is None)  # what was trained comes first
+        return {"object": "list", "data": [_card(name) for name in named]}
 
     @app.get("/v1/models/{name:path}")
     def one_model(name: str) -> dict[str, Any]:
@@ -77,7 +79,7 @@ def build_app(models: Models, api_key: str | None) -> FastAPI:
 
 
 def _card(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "adaptft"}
+    return {"id": name, "object": "model", "created": _STARTED, "owned_by": "adaptft"}
 
 
 async def _json(request: Request) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from adaptft.errors import TrainingError
+from adaptft.models.continuing import fill_adapter
 from adaptft.models.planned import load_for_training
 from adaptft.plans import DTYPE_NAMES, TrainPlan
 from adaptft.training import adapters, checkpointing, losses, numerics
@@ -72,6 +74,8 @@ def prepare_model(plan: TrainPlan, base: Any) -> Any:
     """A loaded ``base``, made into what ``plan`` trains: adapters, loss, recomputing and compiled layers."""
     decisions = plan.decisions
     model = adapters.prepare(base, decisions)
+    if plan.request.adapters is not None:
+        fill_adapter(model, Path(plan.request.adapters), Path(plan.request.model), error=TrainingError)
     base = adapters.causal_lm(model)
     losses.install_loss(base, decisions.loss.value, getattr(torch, DTYPE_NAMES[decisions.precision.value.autocast]))
     if decisions.loss.value.kernel == "chunked":

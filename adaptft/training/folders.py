@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from adaptft.plans import TrainPlan
 from adaptft.records import write_json
 from adaptft.requests import TrainRequest
 from adaptft.training.checkpoints import checkpoint_folders
+from adaptft.writable import check_folder
 
 PLAN, REPORT, PARTIAL = "plan.json", "report.json", ".result.partial"
 STAGING, DISCARDED = ".checkpoint.partial", ".checkpoint.old"
@@ -37,12 +37,7 @@ def check(request: TrainRequest, output_dir: Path) -> None:
             fix="Choose another --output_dir, go on with --resume_from_checkpoint auto, or replace it with "
             "--overwrite_output_dir true.",
         )
-    existing = next(folder for folder in (output_dir, *output_dir.absolute().parents) if folder.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise OutputError(
-            f"Cannot write to {output_dir}: {existing} is {'read-only' if existing.is_dir() else 'a file'}.",
-            fix="Choose another --output_dir.",
-        )
+    check_folder(output_dir, option="--output_dir")
 
 
 def _require_new_folder_for_weights(request: TrainRequest, output_dir: Path) -> None:

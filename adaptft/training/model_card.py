@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from adaptft.models.locating import unpacked_from
 from adaptft.plans import Method, TrainPlan
 from adaptft.reports import DataReport, RunReport
 
@@ -30,7 +31,8 @@ def _facts(plan: TrainPlan, report: RunReport) -> list[tuple[str, str]]:
     batch, optimizer, schedule = decisions.batch.value, decisions.optimizer.value, decisions.schedule.value
     epochs = [("Epochs", f"{schedule.num_train_epochs:.3g}, as planned")] if schedule.num_train_epochs else []
     return [
-        ("Base model", request.model),
+        ("Base model", unpacked_from(request.model, request.hub) or request.model),
+        *([("Began with", request.adapters)] if request.adapters else []),
         ("Method", _method(decisions.method.value)),
         ("Data", ", ".join(request.dataset) or "adaptft's built-in rows"),
         ("Rows", _rows(plan, report.data)),

@@ -46,6 +46,8 @@ def prepare_rows(plan: TrainPlan, tokenizer: Any) -> TrainingRows:
     if request.val_dataset:
         held_out = data.tokenize(data.training_settings(request, request.val_dataset), tokenizer)
     rows, notes = _shape(plan, training.rows)
+    if request.val_dataset and held_out is not None:
+        notes += data.overlap_warning(training.rows, held_out.rows, request.val_dataset)
     evaluation = None if held_out is None else Rows(_shape(plan, held_out.rows)[0])
     return TrainingRows(
         training=Rows(rows), evaluation=evaluation, report=tokenized.report,

@@ -14,6 +14,7 @@ from accelerate.utils.memory import clear_device_cache
 from adaptft import models
 from adaptft.artifacts import FILE_NAME
 from adaptft.errors import TrainingError
+from adaptft.models.locating import unpacked_from
 from adaptft.plans import TrainPlan
 from adaptft.records import read_json
 from adaptft.reports import RunReport
@@ -54,7 +55,8 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
     if (finished := _finished(start.checkpoint, output_dir, identity.max_steps)) is not None:
         return finished
     memory = metrics.PeakMemory(on_gpu=True) if uses_gpu(plan) else None
-    notes, graphs = (*start.notes, *rows.notes), metrics.GraphCounter()
+    unpacked, graphs = unpacked_from(request.model, request.hub), metrics.GraphCounter()
+    notes = (*filter(None, [unpacked]), *start.notes, *rows.notes)
     with (
         _released_on_failure(process, output_dir),
         recovery.explained(plan, output_dir),
@@ -138,10 +140,7 @@ def make_report(
         total_seconds=seconds,
         tokens_per_second=metrics.tokens_per_second(steps),
         num_tokens=sum(step.num_tokens for step in steps),
-        peak_memory=metrics.compare(
-            plan.memory.peak_bytes if uses_gpu(plan) else None,  # on the CPU libraries count too, which no plan knows
-            memory.measured_bytes(),
-        ),
+        peak_memory=metrics.compare(plan.memory.peak_bytes, memory.measured_bytes()),
         step_seconds=metrics.compare(
             plan.speed.step_seconds if plan.speed else None, metrics.median_step_seconds(steps)
         ),
@@ -162,6 +161,8 @@ def _notes(plan: TrainPlan, trainer: SupervisedTrainer, start: Start) -> tuple[s
     notes = [f"{format_count(count.trained)} of {format_count(count.total)} parameters trained ({count.share:.2%})."]
     if start.checkpoint is not None:
         notes.append(f"Went on from {start.checkpoint}.")
+    elif plan.request.adapters is not None:
+        notes.append(f"Began with the adapter in {plan.request.adapters}.")
     elif start.weights is not None:
         notes.append(f"Began at step 0 with the weights of {start.weights}, a new optimizer and the whole schedule.")
     elif plan.request.resume_from_checkpoint == "auto":

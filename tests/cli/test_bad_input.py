@@ -82,7 +82,7 @@ TRAIN = {
     "without weights": (remove("model/model.safetensors"), FROM_GOOD, "no weights", "Copy or download"),
     "unknown alias": (None, FROM_GOOD.replace("model model", "model qwen-7"), "no model 'qwen-7'", "qwen-7b?"),
     "hub unreachable": (
-        None, FROM_GOOD.replace("model model", "model acme/none"), "cannot be reached", "adaptft download acme/none",
+        None, FROM_GOOD.replace("model model", "model acme/none"), "HF_HUB_OFFLINE is set", "HF_HUB_OFFLINE=0",
     ),
     "unsupported architecture": (
         config(model_type="t5", architectures=["T5ForConditionalGeneration"]), FROM_GOOD, "unsupported", "nearest",
@@ -140,7 +140,7 @@ def test_training_refuses(make: Make | None, words: str, problem: str, fix: str,
 
 def test_a_disk_too_full_for_a_checkpoint(here: Path, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(here)
-    monkeypatch.setattr("adaptft.training.checkpoints.shutil.disk_usage", lambda _: usage._replace(free=1000))
+    monkeypatch.setattr("adaptft.training.keeping.shutil.disk_usage", lambda _: usage._replace(free=1000))
     status, err = call(capfd, f"{FROM_GOOD} --save_steps 1")
     assert status == 1
     check(err, "1 KiB free", "Free some space")
@@ -175,6 +175,12 @@ OTHERS = {
     "eval: too short": (None, "eval model --max_length 2 --max_rows 1", 1, "No row is left", "Raise it"),
     "eval: output nowhere": (None, "eval model --output no/x.json", 1, "no folder", "a folder that is there"),
     "eval: output a folder": (None, "eval model --output model", 1, "is a folder", "Name a file"),
+    "export: no such adapter": (None, "export --format fp8 --adapters o/gone", 1, "no folder o/gone", "train"),
+    "eval: no such adapter": (None, "eval nowhere/m --adapters gone", 1, "There is no folder gone", "train"),
+    "eval: no such export": (None, "eval nowhere/m --exports gone", 1, "There is no folder gone", "export"),
+    "infer: no such adapter": (None, "infer model --adapters gone --prompt hi", 1, "There is no folder gone", "train"),
+    "serve: no such adapter": (None, "serve model --adapters a=gone --print", 1, "There is no folder gone", "train"),
+    "plan: no such adapter": (None, "plan --model model --adapters gone", 1, "There is no folder gone", "train"),
     "eval: a model as adapter": (None, "eval model --adapters model", 1, "holds no adapter", "--exports"),
     "export: nothing": (None, "export --format merged", 2, "Nothing to export", "--adapters"),
     "export: a model as adapter": (None, "export --format merged --adapters model", 1, "holds no adapter", "--model"),
@@ -243,6 +249,7 @@ def test_ctrl_c_in_training_is_one_line_and_leaves_no_result(here: Path) -> None
         said = process.stderr.read().splitlines()
         assert process.wait(timeout=60) == 130
     assert [line for line in said if line and not line.startswith("step")] == [
-        "Interrupted before the first checkpoint: nothing is kept in out; start the run again."
+        "Stopping after this step, with a checkpoint; once more to stop at once.",
+        "Interrupted before the first checkpoint: nothing is kept in out; start the run again.",
     ]
     assert not (here / "out").exists()

@@ -90,7 +90,7 @@ def test_the_page_is_whole_and_fetches_nothing(plan):
 def test_a_page_that_cannot_be_written_is_named(plan):
     done = plan("--compare", "a10", "--html", "nowhere/gpus.html")
     assert done.returncode == 1
-    assert "Cannot write nowhere/gpus.html" in done.stderr
+    assert "--html nowhere/gpus.html cannot be written" in done.stderr
 
 
 def test_what_fits_nowhere_ends_with_status_3(plan):

@@ -49,7 +49,7 @@ def test_one_command_exports_an_adapter_and_another_compares_it(
         (["--format", "awk", "--model", "x"], 2, "awq"),
         (["--format", "gguf", "--model", "x"], 2, "convert_hf_to_gguf.py"),
         (["--format", "fp8"], 2, "--adapters"),
-        (["--format", "fp8", "--adapters", "nowhere"], 1, "holds no adapter"),
+        (["--format", "fp8", "--adapters", "nowhere"], 1, "There is no folder nowhere"),
     ],
 )
 def test_bad_words_are_two_lines(words: list[str], code: int, said: str, capfd: pytest.CaptureFixture[str]) -> None:

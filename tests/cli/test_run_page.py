@@ -50,14 +50,10 @@ def asked(**changed):
         ({"final_eval_loss": None}, "first step 1.9000, last step 1.7000: each on its own training rows; none were"),
         ({}, "200 tokens/s after the first two steps"),
         ({"steps": REPORT.steps[:2]}, "200 tokens/s over all steps"),
-        ({}, "3 steps of 300 tokens; 12.0 s with reading, loading and evaluation"),
+        ({}, "12.0 s with reading, loading and evaluation; 3 steps, 100 tokens each on average"),
         ({}, "Step 500 ms Memory"),
         ({"step_seconds": Comparison(predicted=1.0, measured=0.5)}, "Step 500 ms, predicted 1.0 s (+100%)"),
         ({}, "10.0 GiB, predicted 11.0 GiB (+10%)"),
-        (
-            {"peak_memory": Comparison(predicted=None, measured=1024**3)},
-            "Memory 1.0 GiB: what the process grew by, libraries included",
-        ),
         ({}, "- A note."),
         ({"was_finished": True}, "Finished before, with 3 steps: nothing was trained and nothing changed"),
     ],
@@ -83,3 +79,18 @@ def test_a_run_that_was_finished_before_shows_no_speeds():
 )
 def test_the_next_commands_name_the_rows_unless_the_built_in_ones_were_trained_on(plan, command):
     assert command in page(plan=plan)
+
+
+def test_a_machine_without_known_speed_says_how_to_get_it_predicted():
+    assert "500 ms; not predicted: adaptft bench measures what this machine does" in page(
+        plan=dataclasses.replace(PLAN, speed=None)
+    )
+
+
+def test_commands_are_never_broken_over_lines():
+    console = Console(file=io.StringIO(), width=80, highlight=False)
+    folder = Path("output/" + "a-long-name/" * 12)
+    console.print(render_run(PLAN, REPORT, folder), crop=False)
+    lines = console.file.getvalue().splitlines()
+    assert [line for line in lines if line.startswith("  adaptft ") and line.rstrip().endswith(str(folder))]
+    assert len([line for line in lines if "adaptft " in line and "a-long-name" in line]) == 2

@@ -34,7 +34,7 @@ LINE = json.dumps(GOOD).encode() + b"\n"
             "a.jsonl",
             b'{"quetion": "?", "anwser": "!"}',
             "has the columns quetion, anwser",
-            "Rename quetion -> question, anwser -> answer",
+            '--columns \'{"quetion": "question", "anwser": "answer"}\' (a guess)',
         ),
         (
             "a.jsonl",
@@ -80,7 +80,7 @@ def test_refused_in_two_lines(read, tmp_path, name, content, problem, fix):
         (b"[" * 200_000, "JSON nested too deeply"),
         (b'{"messages": ' + b"[" * 200_000 + b"}", "JSON nested too deeply"),
         (b"[1]", "not an object with columns"),
-        (b"{}", "no column messages"),
+        (b"{}", "other columns (none) than messages"),
         (b'{"messages": []}', "no messages"),
         (b'{"messages": "Hi"}', "messages is text, not a list"),
         (b'{"messages": [5]}', "message that is not an object"),

@@ -58,7 +58,7 @@ def test_the_cache_tells_one_mapping_from_another(read):
     ("columns", "problem", "fix"),
     [
         ('{"q": "query", "a": "reponse"}', "maps to reponse", "Did you mean response?"),
-        ('{"q": "query", "a": "response", "z": "system"}', "maps z to system", "The columns are a, q"),
+        ('{"q": "query", "a": "response", "z": "system"}', "names z, which the data lacks", "The columns are a, q"),
         ('["q"]', "no mapping of names", "query"),
     ],
 )

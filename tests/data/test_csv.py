@@ -72,7 +72,11 @@ def test_short_rows_lack_cells_and_long_rows_are_rejected(read, tmp_path):
         ("instruction,output,output\nSay.,one,uno\n", "more than one column named output", "Rename"),
         ("instruction,output, Output\nSay.,one,uno\n", "more than one column named output", "Rename"),
         ('instruction,output\nSay.,"one\n', "broken CSV: unexpected end of data, line 2", "Double the quotation"),
-        ("instrucion,out\nSay.,one\n", "has the columns instrucion, out", "Rename instrucion -> instruction"),
+        (
+            "instrucion,out\nSay.,one\n",
+            "has the columns instrucion, out",
+            '{"instrucion": "instruction", "out": "response"}',
+        ),
         ("instruction,output\n", "holds no rows", "one row a line"),
     ],
 )

@@ -39,7 +39,7 @@ def test_one_earlier_exchange_in_every_form(read, history):
 def test_two_exchanges_keep_their_order_and_the_report_says_once_that_earlier_answers_are_trained(read):
     rows = read([alpaca([["1?", "2"], ["2?", "3"]])])
     assert rows.trained() == ["2<|im_end|>", "3<|im_end|>", "4<|im_end|>"]
-    assert rows.report.in_the_loss.startswith("the answers, earlier ones of a conversation too (1 rows")
+    assert rows.report.in_the_loss.startswith("the answers, earlier ones of a conversation too (1 row with")
     masked = read([alpaca([["1?", "2"], ["2?", "3"]])], mask_history=True)
     assert masked.trained() == ["4<|im_end|>"]
     assert masked.report.in_the_loss.startswith("only the last answer")

@@ -99,7 +99,7 @@ def test_turns_after_the_last_answer_are_left_out_and_counted(read):
     rows = read([{"messages": TURNS[:3]}])
     assert rows.trained() == ["It is that.<|im_end|>"]
     assert "Is it?" not in rows.texts()[0]
-    assert rows.report.warnings == ("1 rows: turns after the last answer were left out.",)
+    assert rows.report.warnings == ("1 row: turns after the last answer were left out (line 1 of rows.jsonl).",)
 
 
 def test_sample_shows_what_is_in_the_loss_without_colour(read):

@@ -60,7 +60,7 @@ def test_stripped_reasoning_of_an_earlier_answer_is_neither_seen_nor_trained(rea
     assert len(rows.trained()) == 1
     assert rows.trained()[0].endswith("No divisor.\n</think>\n\nYes.<|im_end|>")
     assert rows.before_last_answer() == served(rows.tokenizer, turns)
-    assert any(warning.startswith("1 rows: earlier answers are not in the loss") for warning in rows.report.warnings)
+    assert any(warning.startswith("1 row: earlier answers are not in the loss") for warning in rows.report.warnings)
 
 
 def test_qwen3_multi_turn_without_reasoning_trains_every_answer_and_warns_of_the_empty_block(read):

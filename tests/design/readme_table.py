@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import get_args
 
 from adaptft import models, shapes
-from adaptft.facts import DatasetShape, Machine
+from adaptft.cli.estimates import estimate
+from adaptft.facts import Machine
 from adaptft.plans import TrainPlan
 from adaptft.policy import plan_training
 from adaptft.policy.assumed import machine_with
@@ -21,8 +22,9 @@ from adaptft.units import format_bytes
 ROOT = Path(__file__).parents[2]
 READMES = (ROOT / "README.md", ROOT / "README.zh-CN.md")
 START, END = "<!-- decisions -->", "<!-- /decisions -->"
-ALIAS = "qwen2.5-7b"
-DATA = DatasetShape(num_rows=7473, num_tokens=1_450_000, num_trained_tokens=910_000, longest_row_tokens=546)
+MODEL, LENGTH, DATASET = "qwen-7b", 1024, "openai/gsm8k:main#7473"
+COMMAND = f"adaptft plan --model {MODEL} --train_type TYPE --gpu GPU --dataset {DATASET} --max_length {LENGTH}"
+"""What the READMEs say that the table comes out of; a test runs it."""
 # heading, key of the policy's table of GPUs (None: no GPU), how many
 MACHINES: tuple[tuple[str, str | None, int], ...] = (
     ("T4", "t4", 1), ("A10", "a10", 1), ("L4", "l4", 1), ("RTX 4090", "4090", 1), ("2 x RTX 4090", "4090", 2),
@@ -35,14 +37,15 @@ def table() -> str:
     """Markdown: a row a machine, a column a train_type, a plan in each cell."""
     kinds: tuple[TrainType, ...] = get_args(TrainType)
     lines = ["| GPU | " + " | ".join(f"`{kind}`" for kind in kinds) + " |", "|---" * (len(kinds) + 1) + "|"]
-    model = shapes.model_shape(models.read_config(ALIAS), ALIAS)
+    model, data = shapes.model_shape(models.read_config(MODEL), MODEL), estimate((DATASET,))
     for heading, key, count in MACHINES:
-        plans = (
-            plan_training(machine(key, count), model, DATA, TrainRequest(model=ALIAS, train_type=kind))
-            for kind in kinds
-        )
+        plans = (plan_training(machine(key, count), model, data, _request(kind)) for kind in kinds)
         lines.append(f"| {heading} | " + " | ".join(map(cell, plans)) + " |")
     return "\n".join(lines)
+
+
+def _request(kind: TrainType) -> TrainRequest:
+    return TrainRequest(model=MODEL, train_type=kind, dataset=(DATASET,), max_length=LENGTH)
 
 
 def machine(key: str | None, count: int) -> Machine:

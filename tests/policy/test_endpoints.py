@@ -367,3 +367,12 @@ def test_every_refusal_has_two_lines() -> None:
     with pytest.raises(AdaptftError) as refusal:
         plan(T4, shape(LLAMA_8B))
     assert len(str(refusal.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("where", "export_format", "warned"),
+    [(CPU, "fp8", True), (CPU, "fp8-block", True), (L4, "fp8", False), (CPU, "int8", False), (CPU, None, False)],
+)
+def test_fp8_on_a_cpu_is_said_to_be_slow(where, export_format, warned) -> None:
+    taken = plan(where, shape(ODD_HEADS), engines=(VLLM, VLLM_CPU, TRANSFORMERS), export_format=export_format)
+    assert any("FP8 is emulated on a CPU" in warning for warning in taken.warnings) is warned

@@ -310,3 +310,12 @@ def test_every_format_says_where_it_can_be_served() -> None:
 
 def _matches(pattern: str, name: str) -> bool:
     return bool(re.match(pattern[3:], name)) if pattern.startswith("re:") else pattern == name
+
+
+@pytest.mark.parametrize(
+    ("target", "wanted", "warned"),
+    [(machine(), "fp8", True), (machine(("NVIDIA L4", (8, 9))), "fp8", False), (machine(), "int8", False)],
+)
+def test_an_fp8_export_for_a_cpu_is_said_to_be_slow_there(target: Machine, wanted: Any, warned: bool) -> None:
+    plan = plan_export(machine(), model_shape(SMOLLM2, "m"), ExportRequest(format=wanted, model="m"), target=target)
+    assert any("FP8 is emulated on a CPU" in warning for warning in plan.warnings) is warned

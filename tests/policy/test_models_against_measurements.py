@@ -50,7 +50,9 @@ def _workload(cell) -> Workload:
         decisions, **{name: replace(getattr(decisions, name), value=value) for name, value in measured.items()}
     )
     targets = None if cell["method"] == "full" else resolve_targets(model)
-    return Workload(model=model, decisions=decisions, targets=targets, row_tokens=cell.get("document_tokens", 230))
+    row_tokens = cell.get("document_tokens", 230)
+    rows = replace(ALPACA, num_rows=1000, num_tokens=1000 * row_tokens, longest_row_tokens=row_tokens)
+    return Workload(model=model, decisions=decisions, targets=targets, dataset=rows)
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda c: "-".join(str(c.get(k)) for k in CELL_NAME))

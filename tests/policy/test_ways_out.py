@@ -61,7 +61,7 @@ def options(case: str) -> list[str]:
 
 def test_the_ways_out_are_wishes_on_this_machine_and_the_smallest_card():
     assert options("whole 7B on an A10") == ["--train_type lora", "--train_type qlora", "--gpu a6000"]
-    assert options("large micro-batches")[0] == "--per_device_train_batch_size 1 --global_batch_size 32"
+    assert options("large micro-batches")[0] == "--per_device_train_batch_size 8 --global_batch_size 32"
     assert options("no checkpointing")[0] == "--gradient_checkpointing true"
     assert [option for option in options("long rows") if option.startswith("--max_length")] == ["--max_length 8192"]
     assert any(option.endswith("--gpus 2") for option in options("two cards"))

@@ -86,9 +86,10 @@ def test_transformers_serves_a_base_and_two_adapters_under_their_names(tiny_llam
     folders = {"base": None, "one": one, "two": two}
     words = ("--infer_backend", "transformers", "--served_model_name", "base", "--max_model_len", "128")
     with served(tiny_llama, *words, "--adapters", f"one={one}", f"two={two}", ADAPTFT_API_KEY="s3cret") as endpoint:
-        assert "serves base, one, two" in endpoint.ready_line
-        names = [model.id for model in endpoint.client("s3cret").models.list().data]
-        assert names == ["base", "one", "two"]
+        assert "serves one, two, base" in endpoint.ready_line
+        listed = endpoint.client("s3cret").models.list().data
+        assert [model.id for model in listed] == ["one", "two", "base"], "what was trained comes first"
+        assert all(model.created > 1_700_000_000 for model in listed)
         texts = {name: endpoint.ask(name, "s3cret").choices[0].message.content for name in ("one", "base", "two")}
         with pytest.raises(openai.AuthenticationError):
             endpoint.ask("base", "wrong")

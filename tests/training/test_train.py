@@ -51,7 +51,7 @@ def test_a_lora_run_leaves_a_complete_result(tiny_qwen2, rows, tmp_path):
     assert report.num_tokens == sum(step.num_tokens for step in report.steps) > 0
     assert report.tokens_per_second > 0
     assert 0 <= report.input_wait_share < 1
-    assert report.peak_memory.predicted is None, "on the CPU libraries count too, which no plan knows"
+    assert report.peak_memory.predicted == plan.memory.peak_bytes
     assert report.peak_memory.measured > 0
     assert report.step_seconds.predicted == 0.1
     assert report.step_seconds.measured > 0
