@@ -7,7 +7,7 @@ attention output (4q), keys and values (4k), gate, up and their product (6f; whe
 and the log-sum-exp of attention (4a). With norms on queries and keys, their inputs as well (2q + 2k). Checked on an
 H200: 159.4 kB a token and layer measured for Qwen2.5-7B's shape, 159.0 by the formula (see benchmarks/results).
 
-The peak is the largest of several moments, not a sum over all parts: the end of the forward pass (all saved
+The peak is the largest of several moments, not a sum over all parts: loading, the end of the forward pass (all saved
 activations and a chunk of logits), the start of the backward pass (all saved activations, the last layer's
 gradients), its end (all gradients), and the optimizer step.
 """
@@ -42,7 +42,14 @@ FREE_MARGIN = 0.03
 
 
 def estimate_memory(work: Workload, capacity_bytes: int, *, on_gpu: bool) -> MemoryEstimate:
-    """The estimate at the worst moment; ``capacity_bytes`` is the device's free memory."""
+    """The estimate at the worst moment, loading included; ``capacity_bytes`` is the device's free memory."""
+    step = step_memory(work, capacity_bytes, on_gpu=on_gpu)
+    loading = _loading_bytes(work)
+    return step if loading <= step.peak_bytes else _while_loading(work, loading, capacity_bytes, on_gpu=on_gpu)
+
+
+def step_memory(work: Workload, capacity_bytes: int, *, on_gpu: bool) -> MemoryEstimate:
+    """The estimate at the worst moment of a step."""
     trained = _trained_bytes(work)
     activations = _saved_activations(work)
     logits = _logits_bytes(work)
@@ -71,6 +78,29 @@ def estimate_memory(work: Workload, capacity_bytes: int, *, on_gpu: bool) -> Mem
         framework_bytes=_framework_bytes(work, peak) if on_gpu else int(0.6 * GiB),
         capacity_bytes=capacity_bytes,
         moment=moment,
+    )
+
+
+def _loading_bytes(work: Workload) -> int:
+    """A base in FP8 is loaded in 16 bit and converted layer by layer; NF4 is packed while it is read."""
+    if work.method.base_storage != "fp8":
+        return 0
+    widest = max(row.in_features * row.out_features for row in work.model.linears)
+    return int(work.model.num_parameters * DTYPE_BYTES[work.precision.weights]) + 2 * widest
+
+
+def _while_loading(work: Workload, loading: int, capacity_bytes: int, *, on_gpu: bool) -> MemoryEstimate:
+    return MemoryEstimate(
+        weights_bytes=loading,
+        adapters_bytes=0,
+        gradients_bytes=0,
+        optimizer_bytes=0,
+        activations_bytes=0,
+        logits_bytes=0,
+        workspace_bytes=0,
+        framework_bytes=_framework_bytes(work, loading) if on_gpu else int(0.6 * GiB),
+        capacity_bytes=capacity_bytes,
+        moment="load",
     )
 
 

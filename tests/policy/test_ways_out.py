@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from policy_machines import ALPACA, QWEN_7B, QWEN_32B, machine, qwen2
+from policy_machines import ALPACA, QWEN_7B, QWEN_14B, QWEN_32B, machine, qwen2
 
 from adaptft.facts import ModelShape
 from adaptft.plans import TrainPlan
@@ -68,7 +68,7 @@ def test_the_ways_out_are_wishes_on_this_machine_and_the_smallest_card():
 
 
 def test_a_card_that_cannot_do_what_is_asked_is_no_way_out():
-    small = planned("4060", QWEN_7B, {"train_type": "qlora", "torch_dtype": "bfloat16"})
+    small = planned("4060", QWEN_14B, {"train_type": "qlora", "torch_dtype": "bfloat16"})
     cards = [r.option for r in small.rejected if r.option.startswith("--gpu")]
     assert cards == ["--gpu 3090"]  # not a T4 or V100, which are smaller and have no bf16
 
