@@ -42,7 +42,7 @@ def command(model: str, rows: Path, out: Path, *, steps: int, **more: str) -> li
     """The words of a small LoRA run on the CPU that saves often; ``more`` overrides."""
     words = {
         "model": model, "dataset": str(rows), "output_dir": str(out), "device": "cpu", "train_type": "lora",
-        "torch_dtype": "float32", "max_steps": str(steps), "max_length": "64", "packing": "false",
+        "torch_dtype": "float32", "max_steps": str(steps), "max_length": "128", "packing": "false",
         "per_device_train_batch_size": "2", "gradient_accumulation_steps": "2", "save_steps": "2", "eval_steps": "5",
         "lora_dropout": "0.1", "resume_from_checkpoint": "auto", "report_to": "tensorboard",
     }  # fmt: skip

@@ -88,7 +88,7 @@ def test_a_read_only_folder_is_refused_before_anything_is_read(tiny_qwen2, tmp_p
     with small_disk(tmp_path / "disk", "1m") as disk:
         remount(disk, "ro")
         plan = a_plan(tiny_qwen2, request={"output_dir": str(disk / "out")})
-        with pytest.raises(OutputError, match="read-only"):
+        with pytest.raises(OutputError, match="Read-only file system"):
             folders.check(plan.request, disk / "out")
 
 

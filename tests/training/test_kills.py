@@ -19,6 +19,7 @@ def test_a_run_that_is_killed_again_and_again_equals_one_that_is_not(tiny_qwen2,
         [sys.executable, script, str(tiny_qwen2), "--kills", str(kills)], capture_output=True, text=True, check=False,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
+    assert done.stdout, done.stderr
     result = json.loads(done.stdout)
     assert (done.returncode, result["kills"]) == (0, kills), result
     assert (result["differing"], result["half_checkpoints"], result["failed"]) == ([], [], [])

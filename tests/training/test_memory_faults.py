@@ -123,7 +123,8 @@ def test_parts_hold_every_token_once_and_cut_no_document(form, most):
     for part in found:
         assert parts.num_tokens(part) <= most or parts.halves(part) is None
         assert all(row[0] == 0 for row in part["position_ids"])
-        if form == "flat":
+        assert ("cu_seq_lens_q" in part) == (form == "flat" and (part["position_ids"][:, 1:] == 0).any())
+        if "cu_seq_lens_q" in part:
             assert part["cu_seq_lens_q"].tolist()[0] == 0
             assert part["cu_seq_lens_q"].tolist()[-1] == parts.num_tokens(part)
 

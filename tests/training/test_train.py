@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 from training_plans import FULL, a_plan
 
-from adaptft.accuracy import read_history
+from adaptft.accuracy import history_file, read_history
 from adaptft.artifacts import read_artifact
 from adaptft.errors import DataError, MissingPackage, OutputError, TrainingError
 from adaptft.models import load_tokenizer
@@ -73,8 +73,8 @@ def test_a_lora_run_leaves_a_complete_result(tiny_qwen2, rows, tmp_path):
 
 
 def test_a_history_that_cannot_be_written_leaves_the_result_whole(tiny_qwen2, rows, tmp_path, monkeypatch, capfd):
-    (tmp_path / "file").write_text("no folder")
-    monkeypatch.setenv("ADAPTFT_HOME", str(tmp_path / "file" / "home"))
+    monkeypatch.setenv("ADAPTFT_HOME", str(tmp_path / "home"))
+    history_file().mkdir(parents=True)  # a folder takes no lines
     train(planned(tiny_qwen2, rows), tmp_path / "out")
     assert (tmp_path / "out" / "report.json").exists()
     assert "The run is not in" in capfd.readouterr().err
