@@ -28,7 +28,7 @@ def plan(cell: Cell, machine: Machine, model: ModelShape, data: DatasetShape) ->
     half = Checkpointing(layers=model.num_layers // 2, of=model.num_layers)
     decisions = replace(made.decisions, checkpointing=Decision(half, "half of them, for the benchmark", "user"))
     targets = None if cell.train_type == "full" else resolve_targets(model, (), ())
-    work = Workload(model=model, decisions=decisions, targets=targets, row_tokens=data.mean_row_tokens)
+    work = Workload(model=model, decisions=decisions, targets=targets, dataset=data)
     on_gpu = bool(machine.gpus)
     memory = estimate_memory(work, made.memory.capacity_bytes, on_gpu=on_gpu)
     speed = estimate_speed(work, machine, machine.gpus[0] if on_gpu else None, STEPS)
@@ -93,6 +93,7 @@ def train(builder: Any, cell: Cell, made: TrainPlan, tokens: list[list[int]]) ->
     from adaptft.training.assembly import collator, prepare_model
     from adaptft.training.batches import Rows
     from adaptft.training.identity import identify
+    from adaptft.training.incidents import Journal
     from adaptft.training.rows import TrainingRows
     from adaptft.training.trainer import SupervisedTrainer
 
@@ -111,7 +112,7 @@ def train(builder: Any, cell: Cell, made: TrainPlan, tokens: list[list[int]]) ->
         trainer = SupervisedTrainer(
             made, prepare_model(made, base), training_arguments(made, Path(folder), resumes=False, evaluates=False),
             collator=collator(made), train_rows=training.training, eval_rows=None,
-            identity=identify(made, named, training),
+            identity=identify(made, named, training), journal=Journal(),
         )  # fmt: skip
         trainer.train()
         steps = metrics.steps_from_history(trainer.state.log_history)
