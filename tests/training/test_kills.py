@@ -11,16 +11,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])
-def test_a_run_that_is_killed_again_and_again_equals_one_that_is_not(tiny_qwen2, kills):
+def test_a_run_that_is_killed_again_and_again_equals_one_that_is_not(tiny_qwen2):
     pytest.importorskip("tensorboard")
     script = str(ROOT / "benchmarks" / "kill_anywhere.py")
     done = subprocess.run(
-        [sys.executable, script, str(tiny_qwen2), "--kills", str(kills)], capture_output=True, text=True, check=False,
+        [sys.executable, script, str(tiny_qwen2), "--kills", "3"], capture_output=True, text=True, check=False,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.stdout, done.stderr
     result = json.loads(done.stdout)
-    assert (done.returncode, result["kills"]) == (0, kills), result
+    assert (done.returncode, result["kills"]) == (0, 3), result
     assert (result["differing"], result["half_checkpoints"], result["failed"]) == ([], [], [])
-    assert result["in_a_save"] > 0 or kills < 10
