@@ -177,6 +177,23 @@ class Compile:
     enabled: bool
 
 
+FUSED_MLP_LAYERS = ("gate_proj", "up_proj", "down_proj")
+"""Layers that are one operator where adapters are fused and all three of them have one."""
+SMALLEST_FUSED_RANK = 16
+"""Tensor cores multiply tiles of 16."""
+FP8_ALIGNMENT = 16
+"""cuBLAS takes FP8 operands whose dimensions are multiples of this."""
+
+
+def fused_rank(rank: int) -> int:
+    """The rank to which fused operators pad adapters with zeros.
+
+    >>> fused_rank(8), fused_rank(24)
+    (16, 32)
+    """
+    return max(SMALLEST_FUSED_RANK, 1 << (rank - 1).bit_length())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterKernels:
     """How layers with adapters run: by operators that fuse adapter, frozen matmul and activation, or as PEFT's."""

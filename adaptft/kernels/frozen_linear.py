@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from adaptft.kernels import frozen_weights, nf4
 from adaptft.kernels.frozen_weights import Frozen, as_operand
-from adaptft.kernels.quantize import ALIGNMENT, quantize_rows, transpose_fp8
+from adaptft.kernels.quantize import quantize_rows, transpose_fp8
+from adaptft.plans import FP8_ALIGNMENT
 
 
 @torch.library.custom_op("adaptft::frozen_linear", mutates_args=())
@@ -149,7 +150,7 @@ def _joined_bias(bases: Sequence[Any]) -> Tensor | None:
 
 def fits_fp8(linear: nn.Linear) -> bool:
     """True where both dimensions are multiples of what the FP8 matmul takes."""
-    return linear.in_features % ALIGNMENT == 0 and linear.out_features % ALIGNMENT == 0
+    return linear.in_features % FP8_ALIGNMENT == 0 and linear.out_features % FP8_ALIGNMENT == 0
 
 
 def is_named(name: str, endings: Iterable[str]) -> bool:

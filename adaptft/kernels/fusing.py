@@ -20,10 +20,8 @@ from adaptft.kernels.adapted_linear import adapted_linear
 from adaptft.kernels.adapted_mlp import adapted_mlp
 from adaptft.kernels.frozen_linear import FrozenLinear, frozen_of, joined
 from adaptft.kernels.frozen_weights import Frozen
+from adaptft.plans import FUSED_MLP_LAYERS, fused_rank
 
-SMALLEST_RANK = 16
-"""Tensor cores multiply tiles of 16; smaller ranks are padded with zeros."""
-MLP_LAYERS = ("gate_proj", "up_proj", "down_proj")
 SHARED_INPUT = ("q_proj", "k_proj", "v_proj")
 ACTIVATION_NAMES = {"SiLU": "silu", "SiLUActivation": "silu", "GELUTanh": "gelu_tanh"}
 """Classes that transformers puts at ``act_fn``, and what the kernels call them."""
@@ -48,7 +46,7 @@ def fuse_adapted_layers(model: nn.Module, *, transposed_copy: bool = True) -> Fu
     blocks = list(model.modules())
     mlps = [block for block in blocks if _is_mlp(block)]
     groups = [members for block in blocks if (members := _plain_members(block, SHARED_INPUT))]
-    taken = {layer for block in mlps for layer in _plain_members(block, MLP_LAYERS)}
+    taken = {layer for block in mlps for layer in _plain_members(block, FUSED_MLP_LAYERS)}
     taken.update(layer for members in groups for layer in members)
     groups += [(layer,) for layer in blocks if is_plain(layer) and layer not in taken]
     for block in mlps:
@@ -73,7 +71,7 @@ def is_plain(layer: Any) -> bool:
 def packed_adapters(layers: Sequence[Any]) -> tuple[Tensor, Tensor]:
     """The adapters of layers that share an input: a (G R, K) and scaled b (N, R), padded to a common rank R."""
     pairs = [_adapter(layer) for layer in layers]
-    rank = max(SMALLEST_RANK, *(1 << (a.shape[0] - 1).bit_length() for a, _ in pairs))
+    rank = fused_rank(max(a.shape[0] for a, _ in pairs))
     a = torch.cat([pad(a, (0, 0, 0, rank - a.shape[0])) for a, _ in pairs])
     b = torch.cat([pad(b, (0, rank - b.shape[1])) for _, b in pairs])
     return a, b
@@ -92,7 +90,7 @@ def _plain_members(block: nn.Module, names: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def _is_mlp(block: nn.Module) -> bool:
-    members = _plain_members(block, MLP_LAYERS)
+    members = _plain_members(block, FUSED_MLP_LAYERS)
     storages = {frozen_of(layer.base_layer).storage for layer in members}
     return (
         len(storages) == 1

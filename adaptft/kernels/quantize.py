@@ -9,8 +9,6 @@ from torch import Tensor
 
 E4M3_MAX = 448.0
 SMALLEST_SCALE = 1e-12
-ALIGNMENT = 16
-"""cuBLAS takes FP8 operands whose dimensions are multiples of this."""
 
 
 class Operand(NamedTuple):

@@ -18,15 +18,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from adaptft.facts import LinearShape, ModelShape
-from adaptft.plans import MemoryEstimate, Method, Precision
+from adaptft.plans import MemoryEstimate, Method, Precision, fused_rank
 from adaptft.policy.workload import Workload
 from adaptft.units import GiB, MiB
 
 DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "nf4": 0.5}
 """Bytes a weight as stored; FP8 may keep each weight twice (cuBLAS wants the transpose for the backward pass)."""
 QK_NORM_FAMILIES = frozenset({"qwen3", "qwen3_moe", "gemma3_text"})
-SMALLEST_RANK = 16
-"""Fused operators pad ranks to this."""
 MATMUL_WORKSPACE = 96 * MiB
 """What cuBLAS sets aside on Hopper, as measured; older cards take less."""
 OFFLOADED_IN_FLIGHT = 2
@@ -242,7 +240,7 @@ def _adapter_bytes_per_token(work: Workload) -> int:
         return 0
     rank = work.method.lora_rank
     if work.decisions.adapters.value.fused:
-        rank = max(SMALLEST_RANK, 1 << (rank - 1).bit_length())
+        rank = fused_rank(rank)
     return 2 * rank * max(1, work.targets.num_modules // work.model.num_layers)
 
 

@@ -6,11 +6,10 @@ from typing import Literal
 
 from adaptft.errors import RequestError
 from adaptft.facts import Cpu, Gpu, ModelShape
-from adaptft.plans import SHORT_DTYPES, Decision, Dtype, Precision, Source
+from adaptft.plans import FP8_ALIGNMENT, SHORT_DTYPES, Decision, Dtype, Precision, Source
 from adaptft.policy.architectures import Capabilities, capabilities
 from adaptft.requests import TrainRequest, TrainType
 
-FP8_ALIGNMENT = 16
 FP8_HIDDEN_SIZE = 2048
 """Below this width quantising costs more than the faster matmul gains (measured on an H200)."""
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from adaptft.facts import DatasetShape, ModelShape
-from adaptft.plans import Batch, Checkpointing, Decisions, Method, Precision
+from adaptft.plans import FUSED_MLP_LAYERS, Batch, Checkpointing, Decisions, Method, Precision
 from adaptft.policy.targets import Targets
 
 ROUNDING_TOKENS = 32
 """Lengths of micro-batches that are not packed are rounded up to 64: by half of it, on average."""
-MLP_LAYERS = frozenset({"gate_proj", "up_proj", "down_proj"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +46,7 @@ class Workload:
     def fuses_mlp(self) -> bool:
         """True where the MLP of each layer is one operator: its three layers are there and all have adapters."""
         names = {row.name for row in self.targets.linears} if self.targets else set()
-        return self.decisions.adapters.value.fused and self.model.moe is None and names >= MLP_LAYERS
+        return self.decisions.adapters.value.fused and self.model.moe is None and names.issuperset(FUSED_MLP_LAYERS)
 
     @property
     def sequence_tokens(self) -> float:

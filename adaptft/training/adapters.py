@@ -12,8 +12,7 @@ from adaptft.errors import TrainingError
 from adaptft.kernels.float8_training import convert_for_training
 from adaptft.kernels.frozen_linear import FrozenLinear, convert_nf4, convert_to_fp8, is_named
 from adaptft.kernels.fusing import fuse_adapted_layers
-from adaptft.kernels.quantize import ALIGNMENT
-from adaptft.plans import AdapterKernels, Batch, Decisions, Method
+from adaptft.plans import FP8_ALIGNMENT, AdapterKernels, Batch, Decisions, Method
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +55,9 @@ def prepare(model: Any, decisions: Decisions) -> Any:
 
 def _train_in_fp8(model: Any, method: Method, batch: Batch) -> None:
     """What calls itself FP8 must be so in every layer but the skipped ones."""
-    odd_tokens = batch.packing and batch.max_length % ALIGNMENT != 0  # all other batches are padded to more than that
+    odd_tokens = (
+        batch.packing and batch.max_length % FP8_ALIGNMENT != 0
+    )  # all other batches are padded to more than that
     converted, meant = convert_for_training(model, method.skipped_modules, pad_tokens=odd_tokens)
     if converted < meant or not meant:
         raise TrainingError(
