@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from product import Deadline, Failed, Record, table, train
+from product import Deadline, Failed, Record, finish, table, train
 
 # way: options of both runs of a pair; the second gets --fp8 true
 WAYS: dict[str, tuple[str, ...]] = {
@@ -36,11 +36,7 @@ def main() -> None:
     record.content["summary"] = summary = summarise(record.part("runs", []))
     record.save()
     print(as_table(summary) if summary else "No pair of runs is complete yet.")
-    for failure in failures:
-        print(f"\n{failure}")
-    if deadline.has_passed:
-        print("\nTime is up: the same command goes on with what is missing.")
-    raise SystemExit(1 if failures else 0)
+    finish(failures, deadline)
 
 
 def read_options() -> argparse.Namespace:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 GIB = 2**30
 POLL_SECONDS = 0.1
@@ -131,6 +131,15 @@ class Deadline:
     def has_passed(self) -> bool:
         """True where it is time to stop."""
         return time.monotonic() - self.begin > 60 * self.minutes
+
+
+def finish(failures: Sequence[str], deadline: Deadline) -> NoReturn:
+    """Tell what failed and whether time was up, and end with status 1 where something failed."""
+    for failure in failures:
+        print(f"\n{failure}")
+    if deadline.has_passed:
+        print("\nTime is up: the same command goes on with what is missing.")
+    raise SystemExit(1 if failures else 0)
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import peers
-from product import GIB, Deadline, Failed, Record, table, train
+from product import GIB, Deadline, Failed, Record, finish, table, train
 
 LORA = ("--train_type", "lora", "--lora_rank", "8", "--lora_dropout", "0")
 QLORA = ("--train_type", "qlora", *LORA[2:])
@@ -60,11 +60,7 @@ def main() -> None:
     compare(record)
     record.save()
     print(as_table(record.content["jobs"]) if record.content["jobs"] else "Nothing was measured.")
-    for failure in failures:
-        print(f"\n{failure}")
-    if deadline.has_passed:
-        print("\nTime is up: the same command goes on with what is missing.")
-    raise SystemExit(1 if failures else 0)
+    finish(failures, deadline)
 
 
 def read_options() -> argparse.Namespace:
