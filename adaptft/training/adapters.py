@@ -55,9 +55,8 @@ def prepare(model: Any, decisions: Decisions) -> Any:
 
 def _train_in_fp8(model: Any, method: Method, batch: Batch) -> None:
     """What calls itself FP8 must be so in every layer but the skipped ones."""
-    odd_tokens = (
-        batch.packing and batch.max_length % FP8_ALIGNMENT != 0
-    )  # all other batches are padded to more than that
+    # batches that are not packed are padded to more than the alignment
+    odd_tokens = batch.packing and batch.max_length % FP8_ALIGNMENT != 0
     converted, meant = convert_for_training(model, method.skipped_modules, pad_tokens=odd_tokens)
     if converted < meant or not meant:
         raise TrainingError(
