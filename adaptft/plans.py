@@ -70,17 +70,22 @@ class Placement:
 
     strategy: Literal["cpu", "single", "ddp", "zero2", "zero3", "fsdp2", "layer_split"]
     gpu_indices: tuple[int, ...] = ()
+    """GPUs in use on each machine."""
     device_map: dict[str, int | str] | None = None
+    nodes: int = 1
+    """Machines, alike in their GPUs."""
+    sequence_parallel_size: int = 1
+    """Ranks that share each row's tokens among themselves."""
 
     @property
     def num_gpus(self) -> int:
-        """GPUs in use; 0 on the CPU."""
-        return len(self.gpu_indices)
+        """GPUs in use on all machines; 0 on the CPU."""
+        return len(self.gpu_indices) * self.nodes
 
     @property
     def data_parallel_size(self) -> int:
-        """Ranks that see different rows."""
-        return 1 if self.strategy in ("cpu", "single", "layer_split") else self.num_gpus
+        """Ranks, or groups of ranks, that see different rows."""
+        return 1 if self.strategy in ("cpu", "single", "layer_split") else self.num_gpus // self.sequence_parallel_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

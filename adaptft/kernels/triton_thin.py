@@ -68,8 +68,8 @@ def _add_low_rank(
     low = tl.load(z + row[:, None] * z_stride + rank[None, :], mask=is_row[:, None], other=0.0)
     high = tl.load(b + column[None, :] * RANK + rank[:, None], mask=is_column[None, :], other=0.0)
     at = y + row[:, None] * y_stride + column[None, :]
-    product = tl.dot(low, high).to(y.dtype.element_ty)
-    tl.store(at, tl.load(at, mask=inside, other=0.0) + product, mask=inside)
+    before = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(at, before + tl.dot(low, high), mask=inside)  # rounded once
 
 
 def _part(total: int, block: int) -> int:
