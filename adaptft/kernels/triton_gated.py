@@ -1,7 +1,9 @@
 """Triton kernels of :mod:`adaptft.kernels.gated`: a program owns a row. Imported on a GPU only.
 
-A row that is to be quantised is passed over twice, first for its largest value; the second time it comes from the
-cache, as rows of all running programs together are smaller than that.
+A row that is to be quantised must be seen whole before its first value is written. Forward, a program holds it in
+registers, in two spans, as the smallest power of two above it would waste up to half of them. Backward there are
+three rows, which do not fit: the program passes over them twice, and few enough programs run at once that the second
+pass reads from the cache (8192 x 18944 on an H200: 0.54 ms, by register spills 0.58, at 1.24 GB to move).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from adaptft.kernels.quantize import Operand
 from adaptft.kernels.triton_fp8 import E4M3_LARGEST, LEAST_SCALE
 
 BLOCK = 4096
-FORWARD_WARPS, BACKWARD_WARPS = 16, 8
+WARPS = 32
 
 
 @triton.jit
@@ -41,19 +43,21 @@ def _hidden(gate_up, row, column, width, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
-def _forward(gate_up, hidden, scale, width, FP8: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr):
+def _forward(
+    gate_up, hidden, scale, width,
+    FP8: tl.constexpr, ACTIVATION: tl.constexpr, SPAN: tl.constexpr, REST: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    own = 1.0
+    column, further = tl.arange(0, SPAN), SPAN + tl.arange(0, REST)
+    first = _hidden(gate_up, row, column, width, ACTIVATION)
+    second = _hidden(gate_up, row, further, width, ACTIVATION)
     if FP8:
-        most = tl.zeros((BLOCK,), tl.float32)
-        for start in range(0, width, BLOCK):
-            most = tl.maximum(most, tl.abs(_hidden(gate_up, row, start + tl.arange(0, BLOCK), width, ACTIVATION)))
-        own = tl.maximum(tl.max(most, 0) / E4M3_LARGEST, LEAST_SCALE)
+        most = tl.maximum(tl.max(tl.abs(first), 0), tl.max(tl.abs(second), 0))
+        own = tl.maximum(most / E4M3_LARGEST, LEAST_SCALE)
         tl.store(scale + row, own)
-    for start in range(0, width, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        value = _hidden(gate_up, row, column, width, ACTIVATION) / own
-        tl.store(hidden + row * width + column, value.to(hidden.dtype.element_ty), mask=column < width)
+        first, second = first * (1.0 / own), second * (1.0 / own)
+    tl.store(hidden + row * width + column, first.to(hidden.dtype.element_ty), mask=column < width)
+    tl.store(hidden + row * width + further, second.to(hidden.dtype.element_ty), mask=further < width)
 
 
 @triton.jit
@@ -93,13 +97,15 @@ def _backward(
         hidden_own = tl.maximum(tl.max(hidden_most, 0) / E4M3_LARGEST, LEAST_SCALE)
         tl.store(both_scale + row, own)
         tl.store(hidden_scale + row, hidden_own)
+    inverse, hidden_inverse = 1.0 / own, 1.0 / hidden_own  # dividing each value takes several instructions
     for start in range(0, width, BLOCK):
         column = start + tl.arange(0, BLOCK)
         inside = column < width
         of_gate, of_up, value = _gradients(gradient, gate_up, row, column, width, ACTIVATION)
         if FP8:
             gate_factor, up_factor = _factors(factor, column, width)
-            of_gate, of_up, value = of_gate * gate_factor / own, of_up * up_factor / own, value / hidden_own
+            of_gate, of_up = of_gate * gate_factor * inverse, of_up * up_factor * inverse
+            value *= hidden_inverse
         tl.store(both + row * 2 * width + column, of_gate.to(both.dtype.element_ty), mask=inside)
         tl.store(both + row * 2 * width + width + column, of_up.to(both.dtype.element_ty), mask=inside)
         tl.store(hidden + row * width + column, value.to(hidden.dtype.element_ty), mask=inside)
@@ -116,7 +122,10 @@ def gated_forward_on_gpu(gate_up: Tensor, activation: str, *, fp8: bool) -> Oper
     """See :func:`adaptft.kernels.gated.gated_forward`."""
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     hidden = _operand(rows, width, gate_up, fp8)
-    _forward[(rows,)](gate_up, *hidden, width, fp8, activation, BLOCK, num_warps=FORWARD_WARPS)
+    span = triton.next_power_of_2(width) // 2
+    rest = triton.next_power_of_2(width - span)
+    warps = min(max(span // 512, 4), WARPS)
+    _forward[(rows,)](gate_up, *hidden, width, fp8, activation, span, rest, num_warps=warps)
     return hidden
 
 
@@ -128,6 +137,6 @@ def gated_backward_on_gpu(
     fp8 = column_factor is not None
     both, hidden = _operand(rows, 2 * width, gate_up, fp8), _operand(rows, width, gate_up, fp8)
     _backward[(rows,)](
-        gradient, gate_up, column_factor, *both, *hidden, width, fp8, activation, BLOCK, num_warps=BACKWARD_WARPS
+        gradient, gate_up, column_factor, *both, *hidden, width, fp8, activation, BLOCK, num_warps=WARPS
     )
     return both, hidden

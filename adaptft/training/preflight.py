@@ -58,7 +58,7 @@ def rehearse(trainer: Any, model: nn.Module) -> None:
 def _largest_step(trainer: Any, model: nn.Module) -> None:
     rows = trainer.train_dataset
     batch = trainer.collator([rows[index] for index in rows.longest(trainer.args.per_device_train_batch_size)])
-    with _optimizer_state(trainer), trainer.accelerator.no_sync(model):
+    with _memory_of_later_steps(trainer), trainer.accelerator.no_sync(model):
         trainer.steps.begin(trainer.state.global_step)
         trainer.training_step(model, batch, max(batch["num_trained"], 1))
     model.zero_grad()
@@ -66,22 +66,25 @@ def _largest_step(trainer: Any, model: nn.Module) -> None:
 
 
 @contextmanager
-def _optimizer_state(trainer: Any) -> Iterator[None]:
-    """Inside, the optimizer has the state it has from its first step on; a resumed run's has it already."""
+def _memory_of_later_steps(trainer: Any) -> Iterator[None]:
+    """Inside, the optimizer has the state it has from its first step on; and gradients are there if windows accumulate
+    them, while without accumulation no run ever holds all gradients and all activations at once.
+    """
     optimizer = trainer.optimizer.optimizer
-    if optimizer.state:
-        yield
-        return
-    rates = [group["lr"] for group in optimizer.param_groups]
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0  # a step of nothing: AdamW's decay is a share of the rate too
-    for parameter in trainer.trained:
-        parameter.grad = torch.zeros_like(parameter)
+    is_new, rates = not optimizer.state, [group["lr"] for group in optimizer.param_groups]
     try:
-        optimizer.step()
+        for parameter in trainer.trained:
+            parameter.grad = torch.zeros_like(parameter)
+        if is_new:
+            for group in optimizer.param_groups:
+                group["lr"] = 0.0  # a step of nothing: AdamW's decay is a share of the rate too
+            optimizer.step()
+        if trainer.args.gradient_accumulation_steps == 1:
+            optimizer.zero_grad()
         yield
     finally:
-        optimizer.state.clear()
+        if is_new:
+            optimizer.state.clear()
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
 

@@ -163,6 +163,23 @@ def test_the_rehearsal_leaves_everything_as_it_was(tiny_qwen2, tmp_path, method)
     assert trainer.model.training
 
 
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_the_rehearsal_holds_gradients_beside_activations_only_where_the_run_does(tiny_qwen2, tmp_path, accumulation):
+    batch = {"gradient_accumulation_steps": accumulation, "global_batch_size": 2 * accumulation, "micro_batch_size": 2}
+    plan = a_plan(tiny_qwen2, method=FULL, batch=batch, schedule={"max_steps": 9})
+    trainer = a_trainer(plan, tmp_path, PACKS)
+    trainer.create_optimizer()
+    trainer.create_scheduler(9)
+    trainer.model, trainer.optimizer = trainer.accelerator.prepare(trainer.model, trainer.optimizer)
+    trainer.state.max_steps = 9
+    held = []
+    trainer.model.register_forward_pre_hook(
+        lambda *_: held.append((all(p.grad is not None for p in trainer.trained), len(trainer.optimizer.state)))
+    )
+    preflight.rehearse(trainer, trainer.model)
+    assert held[0] == (accumulation > 1, len(trainer.trained))
+
+
 def test_the_rehearsal_takes_the_longest_rows(tiny_qwen2, tmp_path):
     rows = Rows(single_rows([5, 60, 33, 7, 48]))
     assert rows.longest(2) == [1, 4]
