@@ -136,7 +136,5 @@ def gated_backward_on_gpu(
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     fp8 = column_factor is not None
     both, hidden = _operand(rows, 2 * width, gate_up, fp8), _operand(rows, width, gate_up, fp8)
-    _backward[(rows,)](
-        gradient, gate_up, column_factor, *both, *hidden, width, fp8, activation, BLOCK, num_warps=WARPS
-    )
+    _backward[(rows,)](gradient, gate_up, column_factor, *both, *hidden, width, fp8, activation, BLOCK, num_warps=WARPS)
     return both, hidden

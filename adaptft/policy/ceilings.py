@@ -9,7 +9,7 @@ from adaptft.units import GiB
 
 PEAK_SHARE = 0.75
 """What large matmuls reach of the dense peak, where nobody measured the board."""
-MATMUL_SHARE = 0.94
+MATMUL_SHARE = 0.87
 """What a model's own matmuls reach of the best one that was measured on the board."""
 BANDWIDTH_SHARE = 0.88
 """What kernels reach of the memory's bandwidth (an H200 copies at 4.27 of 4.8 TB/s)."""

@@ -27,8 +27,8 @@ from adaptft.policy.workload import Workload
 from adaptft.requests import TrainRequest, TrainType
 from adaptft.units import format_bytes
 
-SAME_SPEED = 1.01
-"""Plans within 1 % of the fastest count as equally fast; the one that needs least memory is taken."""
+SAME_SPEED = 1.03
+"""Plans within 3 % of the fastest count as equally fast; the one that needs least memory is taken."""
 ENOUGH_TOKENS = 8192
 """A micro-batch of so many tokens keeps any GPU busy; used where no speed is predicted."""
 

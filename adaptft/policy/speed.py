@@ -16,20 +16,23 @@ from adaptft.policy.links import exchange_bytes_per_second, exchange_seconds
 from adaptft.policy.memory import gradient_bytes, layer_activation_bytes, weights_bytes
 from adaptft.policy.workload import Workload
 
-FP8_GAIN = 1.75
+FP8_GAIN = 1.85
 """FP8 over bf16 in the frozen matmuls of a 7B, quantising not counted."""
-TRAFFIC = {(False, "bf16"): 15.5, (False, "fp8"): 18.0, (True, "bf16"): 18.0, (True, "fp8"): 17.5}
-"""Bytes that norms, activations, residuals and adapters move for each saved byte, both passes together, by (fused,
-arithmetic): fused layers save fewer bytes; in FP8 each token is quantised before each matmul."""
-WHOLE_FP8_TRAFFIC = 23.5
-"""The same where whole models train in FP8: weights and their gradients are quantised too, and fewer bytes saved."""
-NF4_PASSES = {"bf16": 6.0, "fp8": 3.5}
+TRAFFIC = {"none": 6.2, "peft": 12.0, "peft fp8": 14.0, "fused": 12.3, "fused fp8": 13.0, "none fp8": 19.5}
+"""Bytes that norms, activations, residuals and adapters move for each saved byte, both passes together, by whose
+adapters there are and the arithmetic: fused layers save fewer bytes; in FP8 each token is quantised before each matmul,
+and where whole models train weights and their gradients are too."""
+NF4_PASSES = {"bf16": 9.3, "fp8": 6.4}
 """Time of unpacking a weight over the time of reading its packed form once (bitsandbytes' kernel, and ours)."""
 DENSE_ATTENTION_SHARE = 0.5
 """Of the matmul rate, where each row is one document and torch's ordinary attention serves: cuDNN's on Hopper."""
-LAYER_FLOOR_SECONDS = {"full": 2.5e-3, "lora": 5.0e-3, "qlora": 6.0e-3}
-"""Least time of a compiled layer's forward and backward pass: the host launching its kernels."""
-
+LAYER_FLOOR_SECONDS = {
+    "none": 2.5e-3, "none fp8": 2.5e-3, "peft": 5.5e-3, "peft fp8": 5.5e-3, "fused": 3.5e-3, "fused fp8": 4.2e-3
+}  # fmt: skip
+"""Least time of a compiled layer's forward and backward pass, by the same: the host launching its kernels."""
+LAYER_TAIL_SECONDS = 0.5e-3
+"""What a layer's two passes take on a GPU beside work in proportion to tokens: the last, half-empty wave of each kernel,
+and reading weights. It is why one large micro-batch is faster than several small ones."""
 
 OVERLAPPED = 0.6
 """Share of a micro-step in which gradients can travel behind the backward pass."""
@@ -98,21 +101,28 @@ def _micro_step_seconds(work: Workload, rates: _Rates, found: Ceilings) -> float
     one_pass = 2 * layer_weights * tokens / rates.matmul_flops
     if work.precision.compute == "fp8":
         one_pass /= FP8_GAIN
-    elementwise = _traffic(work) * filled * layer_activation_bytes(work) * model.num_layers / rates.memory_bytes
+    elementwise = (
+        TRAFFIC[_kernels(work)] * filled * layer_activation_bytes(work) * model.num_layers / rates.memory_bytes
+    )
     nf4 = _dequantising_seconds(work, rates)
     attention = _attention_seconds(work, rates) * tokens
-    layers = passes * one_pass + elementwise + 2 * nf4 + 3.5 * attention
-    floor = (found.layer_seconds or LAYER_FLOOR_SECONDS[work.method.train_type]) * model.num_layers
-    recomputed = work.checkpointing.layers / work.checkpointing.of * (one_pass + elementwise / 3 + nf4 + attention)
-    head = passes * 2 * _head_weights(model) * tokens / rates.matmul_flops
+    tails = LAYER_TAIL_SECONDS * model.num_layers if found.device == "cuda" else 0.0
+    layers = passes * one_pass + elementwise + 2 * nf4 + 3.5 * attention + tails
+    floor = (found.layer_seconds or LAYER_FLOOR_SECONDS[_kernels(work)]) * model.num_layers
+    recomputed = (
+        work.checkpointing.layers / work.checkpointing.of * (one_pass + elementwise / 3 + nf4 + attention + tails / 3)
+    )
+    head = passes * 2 * _head_weights(model) * tokens * work.trained_share / rates.matmul_flops
     return max(layers, floor) + recomputed + head
 
 
-def _traffic(work: Workload) -> float:
-    fp8 = work.precision.compute == "fp8"
-    if fp8 and work.method.train_type == "full":
-        return WHOLE_FP8_TRAFFIC
-    return TRAFFIC[work.decisions.adapters.value.fused, "fp8" if fp8 else "bf16"]
+def _kernels(work: Workload) -> str:
+    """A key of ``TRAFFIC``."""
+    if work.method.train_type == "full":
+        adapters = "none"
+    else:
+        adapters = "fused" if work.decisions.adapters.value.fused else "peft"
+    return f"{adapters} fp8" if work.precision.compute == "fp8" else adapters
 
 
 def _attention_seconds(work: Workload, rates: _Rates) -> float:

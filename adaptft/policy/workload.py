@@ -70,6 +70,12 @@ class Workload:
         return min(most, size * (self.dataset.mean_longest(size) + ROUNDING_TOKENS))
 
     @property
+    def trained_share(self) -> float:
+        """Of the tokens, those that the loss is computed on; all of them where the rows were not measured."""
+        rows = self.dataset
+        return 1.0 if rows is None or rows.assumed else rows.num_trained_tokens / max(rows.num_tokens, 1)
+
+    @property
     def row_tokens(self) -> float | None:
         """Mean length of a row, where it was measured."""
         return None if self.dataset is None or self.dataset.assumed else self.dataset.mean_row_tokens

@@ -10,6 +10,7 @@ from statistics import mean
 import pytest
 from policy_machines import ALPACA, CPU, QWEN_05B, QWEN_7B, machine, qwen2
 
+from adaptft.facts import DatasetShape
 from adaptft.plans import AdapterKernels, Checkpointing, LossKernel
 from adaptft.policy.memory import estimate_memory, step_memory
 from adaptft.policy.precision import precision_candidates
@@ -51,7 +52,8 @@ def _workload(cell) -> Workload:
     )
     targets = None if cell["method"] == "full" else resolve_targets(model)
     row_tokens = cell.get("document_tokens", 230)
-    rows = replace(ALPACA, num_rows=1000, num_tokens=1000 * row_tokens, longest_row_tokens=row_tokens)
+    total = 1000 * row_tokens
+    rows = DatasetShape(num_rows=1000, num_tokens=total, num_trained_tokens=total, longest_row_tokens=row_tokens)
     return Workload(model=model, decisions=decisions, targets=targets, dataset=rows)
 
 
@@ -61,13 +63,13 @@ def test_the_peak_is_within_two_per_cent_of_the_measured_one(cell):
     assert predicted.peak_bytes / GiB == pytest.approx(cell["peak"], rel=0.02)
 
 
-def test_step_times_are_within_twenty_per_cent_and_five_on_average():
+def test_step_times_are_within_seventeen_per_cent_and_two_and_a_half_on_average():
     errors = {}
     for cell in CELLS:
         predicted = estimate_speed(_workload(cell), H200, H200.gpus[0], total_steps=1)
         errors["-".join(str(cell.get(k)) for k in CELL_NAME)] = predicted.step_seconds * 1e3 / cell["step_ms"] - 1
-    assert max(map(abs, errors.values())) < 0.2, errors
-    assert mean(map(abs, errors.values())) < 0.05, errors
+    assert max(map(abs, errors.values())) < 0.17, errors
+    assert mean(map(abs, errors.values())) < 0.025, errors
 
 
 def test_a_base_in_fp8_is_loaded_in_16_bit_which_a_lean_step_needs_less_than():
