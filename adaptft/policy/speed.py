@@ -31,8 +31,8 @@ LAYER_FLOOR_SECONDS = {
 }  # fmt: skip
 """Least time of a compiled layer's forward and backward pass, by the same: the host launching its kernels."""
 LAYER_TAIL_SECONDS = 0.5e-3
-"""What a layer's two passes take on a GPU beside work in proportion to tokens: the last, half-empty wave of each kernel,
-and reading weights. It is why one large micro-batch is faster than several small ones."""
+"""What a layer's two passes take on a GPU beside work in proportion to tokens: the last, half-empty wave of each
+kernel, and reading weights. It is why one large micro-batch is faster than several small ones."""
 
 OVERLAPPED = 0.6
 """Share of a micro-step in which gradients can travel behind the backward pass."""
