@@ -3,11 +3,14 @@
 Keeps the input, gate and up, and the adapters' small ``z``: 2h + 4f bytes a token. The activation and its gradient
 come as the next matmul takes them (:mod:`adaptft.kernels.gated`); where that is in FP8, the adapters read the same
 quantised values. ``a`` and ``b`` as in :mod:`adaptft.kernels.adapted_linear`.
+
+Where memory is shortest, ``slice_tokens`` has it go through the tokens in slices, forward and backward, and keep
+nothing but the input: gate and up are made again, and exist for one slice at a time.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,52 +22,113 @@ from adaptft.kernels.quantize import Operand
 from adaptft.kernels.thin import across_rows, add_low_rank, columns, down_columns
 
 
+class _Weights(NamedTuple):
+    """Both frozen weights, and the adapters in the type of the activations."""
+
+    gate_up: Frozen
+    down: Frozen
+    a: Tensor
+    b: Tensor
+    a_down: Tensor
+    b_down: Tensor
+
+
+class _Kept(NamedTuple):
+    """What the backward pass takes: gate and up (T, 2f), z (T, 2R), z of down (T, R)."""
+
+    products: Tensor
+    z: Tensor
+    z_down: Tensor
+
+
 @torch.library.custom_op("adaptft::adapted_mlp", mutates_args=())
 def adapted_mlp(
     x: Tensor, a: Tensor, b: Tensor, a_down: Tensor, b_down: Tensor, gate_up: list[Tensor], down: list[Tensor],
-    storage: str, activation: str,
+    storage: str, activation: str, slice_tokens: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """(T, h) -> (T, h); and what the backward pass takes: gate and up (T, 2f), z (T, 2R), z of down (T, R)."""
-    first, second = _weights(x, b, a_down, b_down, gate_up, down, storage)
-    products = frozen_weights.forward(as_operand(x, first), first, x.dtype)
-    z = x @ a.to(x.dtype).t()
-    for half, half_z, half_b in zip(*_halves(products, z, b.to(x.dtype)), strict=True):
-        add_low_rank(half, half_z, half_b)
-    hidden = gated_forward(products, activation, fp8=first.is_fp8)
-    y = frozen_weights.forward(hidden, second, x.dtype)
-    z_down = across_rows(hidden, a_down.to(x.dtype).t())
-    y.addmm_(z_down, b_down.to(x.dtype).t())
+    """(T, h) -> (T, h); and what the backward pass takes, empty where tokens go in slices."""
+    weights = _weights(x, a, b, a_down, b_down, gate_up, down, storage)
+    if not slice_tokens:
+        y, kept = _forward(x, weights, activation)
+        return y, *kept
+    y = torch.empty_like(x)
+    for own in _slices(x, slice_tokens):
+        y[own] = _forward(x[own], weights, activation)[0]
+    products, z, z_down = (x.new_empty(0, tensor.shape[0]) for tensor in (b, a, a_down))
     return y, products, z, z_down
 
 
 @adapted_mlp.register_fake
 def _(
     x: Tensor, a: Tensor, b: Tensor, a_down: Tensor, b_down: Tensor, gate_up: list[Tensor], down: list[Tensor],
-    storage: str, activation: str,
+    storage: str, activation: str, slice_tokens: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    sizes = (b_down.shape[0], b.shape[0], a.shape[0], a_down.shape[0])
-    y, products, z, z_down = (x.new_empty(x.shape[0], size) for size in sizes)
-    return y, products, z, z_down
+    kept = 0 if slice_tokens else x.shape[0]
+    products, z, z_down = (x.new_empty(kept, tensor.shape[0]) for tensor in (b, a, a_down))
+    return x.new_empty(x.shape[0], b_down.shape[0]), products, z, z_down
 
 
 @torch.library.custom_op("adaptft::adapted_mlp_backward", mutates_args=())
 def adapted_mlp_backward(
     gradient: Tensor, x: Tensor, products: Tensor, z: Tensor, z_down: Tensor, a: Tensor, b: Tensor, a_down: Tensor,
-    b_down: Tensor, gate_up: list[Tensor], down: list[Tensor], storage: str, activation: str,
+    b_down: Tensor, gate_up: list[Tensor], down: list[Tensor], storage: str, activation: str, slice_tokens: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """-> gradients of x, a, b, a_down and b_down."""
-    first, second = _weights(x, b, a_down, b_down, gate_up, down, storage)
-    low = tuple(t.to(x.dtype) for t in (a, b, a_down, b_down))
+    weights = _weights(x, a, b, a_down, b_down, gate_up, down, storage)
+    if not slice_tokens:
+        of_x, *small = _backward_of(gradient, x, _Kept(products, z, z_down), weights, activation)
+    else:
+        of_x, small = torch.empty_like(x), [torch.zeros_like(t, dtype=torch.float32) for t in (a, b, a_down, b_down)]
+        for own in _slices(x, slice_tokens):
+            kept = _forward(x[own], weights, activation)[1]
+            of_x[own], *parts = _backward_of(gradient[own], x[own], kept, weights, activation)
+            for total, part in zip(small, parts, strict=True):
+                total += part
+            del kept, parts  # before the next slice's are made
+    of_a, of_b, of_a_down, of_b_down = (of.to(t.dtype) for of, t in zip(small, (a, b, a_down, b_down), strict=True))
+    return of_x, of_a, of_b, of_a_down.contiguous(), of_b_down
+
+
+@adapted_mlp_backward.register_fake
+def _(
+    gradient: Tensor, x: Tensor, products: Tensor, z: Tensor, z_down: Tensor, a: Tensor, b: Tensor, a_down: Tensor,
+    b_down: Tensor, gate_up: list[Tensor], down: list[Tensor], storage: str, activation: str, slice_tokens: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    return (*(torch.empty_like(t) for t in (x, a, b, a_down, b_down)),)  # type: ignore[return-value]
+
+
+def _slices(x: Tensor, tokens: int) -> list[slice]:
+    return [slice(start, start + tokens) for start in range(0, x.shape[0], tokens)]
+
+
+def _forward(x: Tensor, weights: _Weights, activation: str) -> tuple[Tensor, _Kept]:
+    first, second = weights.gate_up, weights.down
+    products = frozen_weights.forward(as_operand(x, first), first, x.dtype)
+    z = x @ weights.a.t()
+    for half, half_z, half_b in zip(products.chunk(2, dim=1), z.chunk(2, dim=1), weights.b.chunk(2), strict=True):
+        add_low_rank(half, half_z, half_b)
+    hidden = gated_forward(products, activation, fp8=first.is_fp8)
+    y = frozen_weights.forward(hidden, second, x.dtype)
+    z_down = across_rows(hidden, weights.a_down.t())
+    y.addmm_(z_down, weights.b_down.t())
+    return y, _Kept(products, z, z_down)
+
+
+def _backward_of(
+    gradient: Tensor, x: Tensor, kept: _Kept, weights: _Weights, activation: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """-> gradients of x, a, b, a_down and b_down, the last four in any type."""
+    first, second = weights.gate_up, weights.down
     of_hidden = frozen_weights.backward(as_operand(gradient, second, second.row_scale), second, x.dtype)
-    of_z_down = gradient @ low[3]
-    add_low_rank(of_hidden, of_z_down, low[2].t())
-    both, hidden = gated_backward(of_hidden, products, activation, first.row_scale)
+    of_z_down = gradient @ weights.b_down
+    add_low_rank(of_hidden, of_z_down, weights.a_down.t())
+    both, hidden = gated_backward(of_hidden, kept.products, activation, first.row_scale)
     del of_hidden
     of_x = frozen_weights.backward(both, first, x.dtype)
-    of_a_down, of_b_down = down_columns(hidden, of_z_down).t(), gradient.t() @ z_down
-    of_z, of_b = _through_b(both, z, low[1], first.row_scale)
-    of_x.addmm_(of_z, low[0])
-    return of_x, (of_z.t() @ x).to(a.dtype), of_b, of_a_down.to(a_down.dtype).contiguous(), of_b_down.to(b_down.dtype)
+    of_a_down, of_b_down = down_columns(hidden, of_z_down).t(), gradient.t() @ kept.z_down
+    of_z, of_b = _through_b(both, kept.z, weights.b, first.row_scale)
+    of_x.addmm_(of_z, weights.a)
+    return of_x, of_z.t() @ x, of_b, of_a_down, of_b_down
 
 
 def _through_b(both: Operand, z: Tensor, b: Tensor, row_scale: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -77,39 +141,27 @@ def _through_b(both: Operand, z: Tensor, b: Tensor, row_scale: Tensor | None) ->
     return torch.cat(of_z, dim=1), of_b if inverse is None else of_b * inverse
 
 
-@adapted_mlp_backward.register_fake
-def _(
-    gradient: Tensor, x: Tensor, products: Tensor, z: Tensor, z_down: Tensor, a: Tensor, b: Tensor, a_down: Tensor,
-    b_down: Tensor, gate_up: list[Tensor], down: list[Tensor], storage: str, activation: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    return (*(torch.empty_like(t) for t in (x, a, b, a_down, b_down)),)  # type: ignore[return-value]
-
-
-def _halves(products: Tensor, z: Tensor, b: Tensor) -> tuple[tuple[Tensor, ...], ...]:
-    """Gate's and up's part of each, as views."""
-    return products.chunk(2, dim=1), z.chunk(2, dim=1), b.chunk(2)
-
-
 def _weights(
-    x: Tensor, b: Tensor, a_down: Tensor, b_down: Tensor, gate_up: list[Tensor], down: list[Tensor], storage: str
-) -> tuple[Frozen, Frozen]:
+    x: Tensor, a: Tensor, b: Tensor, a_down: Tensor, b_down: Tensor, gate_up: list[Tensor], down: list[Tensor],
+    storage: str,
+) -> _Weights:  # fmt: skip
     width = a_down.shape[1]
-    return Frozen(gate_up, storage, [width, width], x.shape[1]), Frozen(down, storage, [b_down.shape[0]], width)
+    first, second = Frozen(gate_up, storage, [width, width], x.shape[1]), Frozen(down, storage, [len(b_down)], width)
+    return _Weights(first, second, *(t.to(x.dtype) for t in (a, b, a_down, b_down)))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, a, b, a_down, b_down, gate_up, down, storage, activation = inputs
-    _, products, z, z_down = output
-    ctx.save_for_backward(x, products, z, z_down, a, b, a_down, b_down, *gate_up, *down)
-    ctx.num_gate_up, ctx.storage, ctx.activation = len(gate_up), storage, activation
+    x, a, b, a_down, b_down, gate_up, down, *ctx.how = inputs
+    ctx.save_for_backward(x, *output[1:], a, b, a_down, b_down, *gate_up, *down)
+    ctx.num_gate_up = len(gate_up)
 
 
 def _backward(ctx: Any, of_y: Tensor, *_: Tensor) -> tuple[Any, ...]:
     tensors = ctx.saved_tensors  # once: a checkpointed layer lets nobody unpack them again
     saved, weights = tensors[:8], tensors[8:]
     gate_up, down = list(weights[: ctx.num_gate_up]), list(weights[ctx.num_gate_up :])
-    gradients = adapted_mlp_backward(of_y.contiguous(), *saved, gate_up, down, ctx.storage, ctx.activation)
-    return *gradients, [None] * len(gate_up), [None] * len(down), None, None
+    gradients = adapted_mlp_backward(of_y.contiguous(), *saved, gate_up, down, *ctx.how)
+    return *gradients, [None] * len(gate_up), [None] * len(down), None, None, None
 
 
 adapted_mlp.register_autograd(_backward, setup_context=_keep)

@@ -114,12 +114,12 @@ def an_mlp(storage, tokens, rank, columns=320, width=2496):
 
 @pytest.mark.parametrize("rank", [8, 24, 64])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("tokens", [37, 200])
+@pytest.mark.parametrize(("tokens", "slice_tokens"), [(37, 0), (200, 0), (200, 64)])
 @pytest.mark.parametrize("storage", STORAGES)
-def test_adapted_mlp(storage, tokens, activation, rank):
+def test_adapted_mlp(storage, tokens, slice_tokens, activation, rank):
     inputs, first, second, name, exact_first, exact_second = an_mlp(storage, tokens, rank)
     upstream = normal(tokens, 320)
-    y = adapted_mlp(*inputs, first, second, name, activation)[0]
+    y = adapted_mlp(*inputs, first, second, name, activation, slice_tokens)[0]
     got = gradients(y, inputs, upstream)
 
     x, a, b, a_down, b_down = exact = doubles(*inputs)
@@ -141,7 +141,7 @@ def test_the_operators_give_the_same_bits_twice(storage):
     pair, upstream = adapters(8, 3, 384, 320), normal(200, 384)
 
     def once():
-        y = adapted_mlp(*inputs, first, second, name, "silu")[0]
+        y = adapted_mlp(*inputs, first, second, name, "silu", 0)[0]
         q, _ = adapted_linear(inputs[0], *pair, weight, kind, [256, 64, 64])
         of_mlp = gradients(y, inputs, upstream[:, :320].contiguous())
         return [y, q, *of_mlp, *gradients(q, (inputs[0], *pair), upstream)]
