@@ -9,6 +9,7 @@ from typing import Any
 
 from adaptft.facts import DatasetShape, Gpu, Machine, ModelShape
 from adaptft.plans import (
+    SHARDED,
     AdapterKernels,
     Attention,
     Batch,
@@ -86,7 +87,20 @@ def _placement(value: Placement) -> str:
     gpus = ", ".join(map(str, value.gpu_indices))
     if value.strategy == "single":
         return f"GPU {gpus}"
-    return f"{value.strategy.replace('_', ' ')} over GPUs {_runs(value.gpu_indices)}"
+    gpus = f"GPUs {_runs(value.gpu_indices)}" if len(value.gpu_indices) > 1 else f"GPU {gpus}"
+    machines = f" of each of {value.nodes} machines" if value.nodes > 1 else ""
+    shared = f", {value.sequence_parallel_size} to a row" if value.sequence_parallel_size > 1 else ""
+    return f"{value.strategy.replace('_', ' ')} over {gpus}{machines}{shared}"
+
+
+def device_words(value: Placement) -> str:
+    """``8 GPUs with fsdp2``, ``16 x 8 GPUs``, ``1 GPU``, ``CPU``."""
+    if not value.num_gpus:
+        return "CPU"
+    machines = f"{value.nodes} x " if value.nodes > 1 else ""
+    spread = f" with {value.strategy}" if value.strategy in SHARDED else ""
+    shared = f", {value.sequence_parallel_size} to a row" if value.sequence_parallel_size > 1 else ""
+    return f"{machines}{counted(len(value.gpu_indices), 'GPU')}{spread}{shared}"
 
 
 def _runs(numbers: tuple[int, ...]) -> str:
