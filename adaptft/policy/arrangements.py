@@ -128,7 +128,7 @@ class _Arranger:
         placement = Placement(strategy=spread, gpu_indices=indices, nodes=self.nodes, sequence_parallel_size=size)
         shared = f"{size} GPUs share each row's tokens; " if size > 1 else ""
         words = _WORDS[spread].format(gpus=self._gpus(count))
-        return Decision(placement, f"{shared}{words}{self._joined(indices)}{self._left(count)}", source)
+        return Decision(placement, f"{shared}{words}{self._joined(indices)}{self._left(count, size)}", source)
 
     def _alone(self) -> tuple[Placement, str]:
         best = self.pool.gpus[0]
@@ -143,19 +143,17 @@ class _Arranger:
 
     def _joined(self, indices: tuple[int, ...]) -> str:
         """Over what, and what a run sets where the driver allows no copies between the GPUs."""
-        words = f" over {link_words(self.machine, indices)}" if len(indices) > 1 else ""
+        found = [link_words(self.machine, indices)] if len(indices) > 1 else []
         if self.nodes > 1:
-            there = network(self.machine, len(indices), self.request.network_gbps)[1]
-            words += f"{',' if words else ''} between machines over {there}"
-        if lacks_peer_copies(self.machine, indices):
-            words += ": the driver allows no copies from GPU to GPU, so NCCL_P2P_DISABLE=1"
-        return words
+            found.append(f"between machines {network(self.machine, len(indices), self.request.network_gbps)[1]}")
+        lacking = "; NCCL_P2P_DISABLE=1, since the driver allows no copies from GPU to GPU"
+        return f" ({'; '.join(found)})" + (lacking if lacks_peer_copies(self.machine, indices) else "")
 
-    def _left(self, count: int) -> str:
+    def _left(self, count: int, size: int = 1) -> str:
         """Why the other GPUs are not used, where there are others."""
         if self.request.num_gpus is not None:
             return f"; {count} asked for"
-        there, most = len(self.pool.gpus), self._most(1)
+        there, most = len(self.pool.gpus), self._most(size)
         parts = [self.pool.left] if self.pool.left else []
         if count < most:
             parts.insert(0, f"the other {there - count} {NO_GAIN}")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import zip_longest
 
 from adaptft.facts import DatasetShape, Machine, ModelShape
-from adaptft.plans import SHARDED, Decision, Precision
+from adaptft.plans import SHARDED, Decision, MemoryEstimate, Precision
+from adaptft.policy.memory import fits
 from adaptft.policy.methods import choose_train_types
 from adaptft.policy.precision import precision_candidates
 from adaptft.policy.search import Candidate, candidates, suits
-from adaptft.policy.setting import Setting, settle, settle_shared_rows
+from adaptft.policy.setting import Setting, settle, settle_larger_steps, settle_shared_rows
 from adaptft.policy.wishes import check_float8_package, has_bitsandbytes
 from adaptft.requests import TrainRequest, TrainType
 
@@ -29,7 +31,7 @@ def attempts(
 ) -> Iterator[list[Candidate]]:
     """All candidates of the same quality at a time, best quality first; a later list is for less memory.
 
-    GPUs share rows only where nothing else fits, or where the user says so. No list is empty.
+    It ends where something fits. No list is empty.
 
     Args:
         extremes: only the smallest and the largest micro-batch of each arrangement.
@@ -37,10 +39,48 @@ def attempts(
     Raises:
         RequestError, MachineError, MissingPackage: wishes that cannot be met.
     """
-    if (request.sequence_parallel_size or 1) == 1:
-        yield from _in(settle(machine, model, dataset, request), extremes=extremes)
-    if request.sequence_parallel_size != 1:
-        yield from _in(settle_shared_rows(machine, model, dataset, request), extremes=extremes)
+    seen: list[Candidate] = []
+    for settings in _stages(machine, model, dataset, request, seen):
+        for found in _in(settings, extremes=extremes):
+            yield found
+            seen += found
+        if any(candidate.fits for candidate in seen):
+            return
+
+
+def _stages(
+    machine: Machine, model: ModelShape, dataset: DatasetShape, request: TrainRequest, seen: list[Candidate]
+) -> Iterator[tuple[Setting, ...]]:
+    """Arrangements in which each GPU has rows of its own; then, where nothing of that fits, those of last resort.
+
+    GPUs share rows where the rows are what does not fit (or where the user says so), and shards spread over GPUs that
+    the step has no rows for, so that the step grows.
+    """
+
+    def sharing() -> tuple[Setting, ...]:
+        return settle_shared_rows(machine, model, dataset, request)
+
+    if (request.sequence_parallel_size or 1) > 1:
+        yield sharing()
+        return
+    yield settle(machine, model, dataset, request)
+    may_share = request.sequence_parallel_size is None
+    first = may_share and _rows_are_too_long(seen)
+    if first:
+        yield sharing()
+    yield settle_larger_steps(machine, model, dataset, request)
+    if may_share and not first and _rows_are_too_long(seen):
+        yield sharing()
+
+
+def _rows_are_too_long(seen: list[Candidate]) -> bool:
+    return any(rows_are_too_long(candidate.memory) for candidate in seen)
+
+
+def rows_are_too_long(memory: MemoryEstimate) -> bool:
+    """True where what does not fit would, were it not for what the rows leave behind on their way."""
+    rows = memory.activations_bytes + memory.logits_bytes + memory.workspace_bytes
+    return not fits(memory) and fits(replace(memory, workspace_bytes=memory.workspace_bytes - rows))
 
 
 def _in(settings: tuple[Setting, ...], *, extremes: bool) -> Iterator[list[Candidate]]:

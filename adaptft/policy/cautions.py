@@ -13,6 +13,10 @@ from adaptft.policy.speed import training_flops
 
 TIGHT_SHARE = 0.9
 """More than this of a device that nobody looked at, or that others use, is warned of."""
+LONG_WAIT = 0.25
+"""Of a step, waiting for other GPUs."""
+SHARED_ROW_TOKENS = 8192
+"""Rows as long as this are worth sharing where GPUs would idle."""
 OLDEST_OF_CUDA_13 = (7, 5)
 ASSUMED_CPU_FLOPS = 1e12
 LONG_ON_CPU_FLOPS = 3600 * ASSUMED_CPU_FLOPS
@@ -34,6 +38,7 @@ def cautions(chosen: Candidate) -> Iterator[str]:
         yield f"The data was not measured: {dataset.num_rows} rows of {tokens} are assumed."
     yield from _device_warnings(setting, chosen)
     yield from _room_warnings(setting, chosen)
+    yield from _waiting_warnings(chosen)
     yield from _small_data_warnings(setting, chosen)
     if asks_for_evaluation(setting.request) and not chosen.decisions.schedule.value.eval_steps:
         yield "Evaluation is asked for, and no rows are held out: name --val_dataset, or set --split_dataset_ratio."
@@ -45,17 +50,9 @@ def _room_warnings(setting: Setting, chosen: Candidate) -> Iterator[str]:
     """GPUs that stay idle, and memory that is planned for to the last gigabyte."""
     placement = setting.placement.value
     there, used = len(setting.machine.gpus) * placement.nodes, placement.num_gpus
-    wanted = setting.global_batch_size
     if 0 < used < there and pays_for_all(setting):
-        divides = NO_GAIN in setting.placement.reason
-        yield (
-            f"{used} of the {there} GPUs {'is' if used == 1 else 'are'} used: "
-            + (
-                "more of them would be slower."
-                if divides
-                else f"a step of {wanted} sequence{'s' * (wanted != 1)} does not divide among more."
-            )
-            + f" The cost is that of all {there}."
+        yield f"{used} of the {there} GPUs {'is' if used == 1 else 'are'} used: {_why_idle(setting)} " + (
+            f"The cost is that of all {there}."
         )
     share = chosen.memory.needed_bytes / max(chosen.memory.capacity_bytes, 1)
     if chosen.fits and share > TIGHT_SHARE and (setting.gpu is None or is_assumed(setting.machine)):
@@ -63,6 +60,25 @@ def _room_warnings(setting: Setting, chosen: Candidate) -> Iterator[str]:
         layers = chosen.decisions.checkpointing.value
         leaner = "--gradient_checkpointing true" if layers.layers < layers.of else "a shorter --max_length"
         yield f"Tight: {share:.0%} of the memory of {where}; {leaner} leaves more room."
+
+
+def _why_idle(setting: Setting) -> str:
+    if NO_GAIN in setting.placement.reason:
+        return "more of them would be slower."
+    wanted = setting.global_batch_size
+    share = " (--sequence_parallel_size 2 shares its rows)" if setting.max_length >= SHARED_ROW_TOKENS else ""
+    return f"a step of {wanted} sequence{'s' * (wanted != 1)} does not divide among more{share}."
+
+
+def _waiting_warnings(chosen: Candidate) -> Iterator[str]:
+    """Steps too small for what the GPUs exchange in each of them."""
+    speed, batch = chosen.speed, chosen.decisions.batch.value
+    share = speed.waiting_seconds / speed.step_seconds if speed else 0.0
+    if chosen.fits and share > LONG_WAIT:
+        yield (
+            f"GPUs wait for each other {share:.0%} of each step: more tokens at a time (--global_batch_size above "
+            f"{batch.global_batch_size}, a longer --max_length) hide more of what they exchange."
+        )
 
 
 def _small_data_warnings(setting: Setting, chosen: Candidate) -> Iterator[str]:

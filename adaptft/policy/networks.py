@@ -36,10 +36,10 @@ def network(machine: Machine, gpus_used: int, asked_gbps: float | None) -> tuple
         asked_gbps: the user's number for the whole machine.
     """
     if asked_gbps is not None:
-        return asked_gbps / 8 * 1e9 * NETWORK_SHARE, f"{asked_gbps:g} Gbit/s, as asked for"
+        return asked_gbps / 8 * 1e9 * NETWORK_SHARE, f"{asked_gbps:g} Gbit/s, as you say"
     found = assumed_network(machine)
     gbps = found.gbps * (gpus_used if found.for_each_gpu else 1)
-    return gbps / 8 * 1e9 * NETWORK_SHARE, f"{found.words}, assumed (--network_gbps says it)"
+    return gbps / 8 * 1e9 * NETWORK_SHARE, f"{found.words}, assumed without --network_gbps"
 
 
 def assumed_network(machine: Machine) -> Network:

@@ -84,7 +84,8 @@ class Candidate:
     def in_words(self) -> str:
         """``lora, bf16, adamw, fsdp2 over 2 GPUs, micro_batch_size 2, 12 of 28 layers checkpointed``."""
         method, checkpointing = self.decisions.method.value, self.decisions.checkpointing.value
-        spread = f"{spread_in_words(self.placement)}, " if self.placement.num_gpus > 1 else ""
+        there = len(self.setting.machine.gpus) * self.placement.nodes
+        spread = f"{spread_in_words(self.placement)}, " if there > 1 else ""
         return (
             f"{method.train_type}, {method.base_storage}, {self.decisions.optimizer.value.name}, {spread}"
             f"micro_batch_size {self.decisions.batch.value.micro_batch_size}, "

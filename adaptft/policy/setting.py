@@ -44,6 +44,21 @@ def settle(machine: Machine, model: ModelShape, dataset: DatasetShape, request: 
     return _settings(machine, model, dataset, request, lambda can_share: own_rows(machine, request, can_share))
 
 
+def settle_larger_steps(
+    machine: Machine, model: ModelShape, dataset: DatasetShape, request: TrainRequest
+) -> tuple[Setting, ...]:
+    """The arrangements on more GPUs than a step of the usual size has rows for; none where the user sizes the step.
+
+    Raises:
+        RequestError, MachineError: as ``settle``.
+    """
+    if request.global_batch_size is not None:
+        return ()
+    usual = {one.placement.value.num_gpus for one in settle(machine, model, dataset, request)}
+    larger = _settings(machine, model, dataset, request, lambda _: own_rows(machine, request, lambda ranks: True))
+    return tuple(one for one in larger if one.placement.value.num_gpus > max(usual))
+
+
 def settle_shared_rows(
     machine: Machine, model: ModelShape, dataset: DatasetShape, request: TrainRequest
 ) -> tuple[Setting, ...]:
