@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SILENCE_SECONDS = 2.0
 BAR_WIDTH = 28
 MAX_WIDTH = 120
+WORTH_A_WORD = 0.01
+"""Share of a step that is worth naming."""
 PARTS = ("weights", "adapters", "gradients", "optimizer", "activations", "logits", "workspace", "framework")
 
 
@@ -206,8 +208,9 @@ def _communication(plan: TrainPlan) -> str:
     if plan.speed is None or not plan.speed.communication_seconds:
         return ""
     step = plan.speed.step_seconds
-    hidden = max(0.0, plan.speed.communication_seconds - plan.speed.waiting_seconds)
-    return f"; communication: {plan.speed.waiting_seconds / step:.1%} of the step, {hidden / step:.0%} more behind it"
+    hidden = (plan.speed.communication_seconds - plan.speed.waiting_seconds) / step
+    behind = f", {hidden:.0%} more behind arithmetic" if hidden > WORTH_A_WORD else ""
+    return f"; communication: {plan.speed.waiting_seconds / step:.1%} of the step{behind}"
 
 
 def _basis(plan: TrainPlan) -> str:

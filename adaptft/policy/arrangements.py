@@ -18,7 +18,7 @@ from adaptft.units import format_bytes
 CanShare = Callable[[int], bool]
 """Whether so many ranks can divide a step among themselves."""
 Spread = Literal["ddp", "zero2", "fsdp2"]
-SPREADS: tuple[Spread, ...] = ("ddp", "zero2", "fsdp2")
+SPREADS: tuple[Spread, ...] = ("ddp", "fsdp2", "zero2")
 NO_GAIN = "would be no gain"
 """Said of GPUs that would make a step longer."""
 _WORDS: dict[Spread, str] = {

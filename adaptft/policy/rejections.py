@@ -10,6 +10,8 @@ from adaptft.policy.precision import fp8_left_out
 from adaptft.policy.search import SAME_SPEED, Candidate, fastest, layers_in_words, spread_in_words, uncheckpointed
 from adaptft.units import format_bytes
 
+TIMES = 1.9
+"""Beyond this a pace is said as a multiple."""
 WORTH_A_WORD = 0.05
 """Of a step: less is not mentioned."""
 
@@ -64,11 +66,12 @@ def _why_not(candidate: Candidate, chosen: Candidate) -> str:
     checkpointing = candidate.decisions.checkpointing.value
     slower = candidate.relative_time / chosen.relative_time
     if slower > SAME_SPEED:
-        pace = f"{slower - 1:.0%} slower" if slower < 2 else f"{slower:.1f} times the time"
+        pace = f"{slower - 1:.0%} slower" if slower < TIMES else f"{slower:.1f} times the time"
         layers = f", {layers_in_words(checkpointing)} checkpointed" if checkpointing.layers else ""
         return pace + layers + _waits(candidate)
     if candidate.placement.strategy != chosen.placement.strategy:
-        return f"no slower (by {1 / slower - 1:.0%}), but less plain" if slower < 1 else "no faster, and less plain"
+        gain = 1 / slower - 1
+        return f"{gain:.0%} faster as predicted, too little for it" if gain > WORTH_A_WORD else "no faster"
     return f"no faster, and {format_bytes(need(candidate) - need(chosen))} more memory"
 
 
