@@ -116,7 +116,7 @@ def _title(plan: TrainPlan) -> Text:
 def _inputs(plan: TrainPlan) -> Table:
     return pairs(
         [
-            ("Machine", machine_words(plan.machine)),
+            ("Machine", machine_words(plan.machine, plan.decisions.placement.value.nodes)),
             ("Model", model_words(plan.model)),
             ("Data", dataset_words(plan.dataset)),
         ],

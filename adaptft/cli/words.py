@@ -25,8 +25,8 @@ from adaptft.plans import (
 from adaptft.units import counted, format_bytes, format_count
 
 
-def machine_words(machine: Machine) -> str:
-    """``2 x NVIDIA L4 (22.0 GiB, 21.7 free), 16 cores, 64.0 GiB memory``."""
+def machine_words(machine: Machine, nodes: int = 1) -> str:
+    """``2 x NVIDIA L4 (22.0 GiB, 21.7 free), 16 cores, 64.0 GiB memory``; of ``nodes`` machines like it."""
     boards = Counter((gpu_words(gpu), gpu.memory_total_bytes, gpu.memory_free_bytes) for gpu in machine.gpus)
     gpus = [
         f"{f'{count} x ' if count > 1 else ''}{name} ({format_bytes(total)}, {format_bytes(free)} free)"
@@ -34,7 +34,8 @@ def machine_words(machine: Machine) -> str:
     ]
     memory = machine.memory.limit_bytes or machine.memory.total_bytes
     host = f"{machine.cpu.usable_cores:g} cores, {format_bytes(memory)} memory"
-    return ", ".join([*(gpus or ["no GPU"]), host])
+    alike = [f"{nodes} machines, each with {gpus[0]}", *gpus[1:]] if nodes > 1 and gpus else gpus
+    return ", ".join([*(alike or ["no GPU"]), host])
 
 
 def gpu_words(gpu: Gpu) -> str:

@@ -90,8 +90,8 @@ class _Arranger:
         request, there = self.request, len(self.pool.gpus)
         if request.num_gpus is not None:
             return request.num_gpus
-        if self.nodes > 1 and request.global_batch_size is None:
-            return there - there % sharing  # who names machines wants all of them, and the step grows with them
+        if (self.nodes > 1 or request.strategy in SHARDED) and request.global_batch_size is None:
+            return there - there % sharing  # who names machines or shards wants all GPUs, and the step grows with them
         groups = (
             count for count in range(sharing, there + 1, sharing) if self.can_share(count * self.nodes // sharing)
         )

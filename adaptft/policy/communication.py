@@ -73,10 +73,10 @@ def _shards(work: Workload, joined: Interconnect, micro_step: float, memory_rate
     backward = again + joined.gather_seconds(scattered, layers)
     forward_time = micro_step * FORWARD_SHARE[work.method.train_type]
     first = gathering / layers
-    return _beside(gathering, forward_time, first) + _beside(backward, micro_step - forward_time, first)
+    return beside(gathering, forward_time, first) + beside(backward, micro_step - forward_time, first)
 
 
-def _beside(exchange: float, arithmetic: float, first: float) -> Exchanged:
+def beside(exchange: float, arithmetic: float, first: float) -> Exchanged:
     """A pass: its ``first`` gather runs beside nothing; what is hidden slows the arithmetic down a little."""
     hidden = min(exchange - first, HIDDEN * arithmetic)
     return Exchanged(exchange - hidden + CONTENTION * hidden, exchange)

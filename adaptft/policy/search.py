@@ -29,7 +29,7 @@ from adaptft.units import format_bytes
 
 SAME_SPEED = 1.01
 """Plans within 1 % of the fastest count as equally fast; the one that needs least memory is taken."""
-ALLOWANCES = ((frozenset({"cpu", "single", "ddp"}), 1.25), (frozenset({"fsdp2"}), 1.05))
+ALLOWANCES = ((frozenset({"cpu", "single", "ddp"}), 1.10), (frozenset({"fsdp2"}), 1.05))
 """Plainest first: whole replicas exchange least and go wrong least, and FSDP2 leaves more memory free than ZeRO-2; the
 times of arrangements are not known better than this."""
 ENOUGH_TOKENS = 8192

@@ -32,15 +32,17 @@ JOBS = {
 ONE_MACHINE = ("a100x8-nvlink", "h100x8", "h200x8", "l4x8-pcie", "4090x4", "a10x2-pcie")
 PLACES = {name: (name, None) for name in ONE_MACHINE} | {"h100x8-16-machines": ("h100x8", 16)}
 # what an expert would do: (strategy, base storage), or None where it does not fit
+NVLINKED = {"full-7b": "fsdp2 fp32", "full-14b": "fsdp2 fp32", "qlora-72b": "ddp nf4"}
 WANTED = {
-    "a100x8-nvlink": {"full-7b": "fsdp2 fp32", "full-14b": "fsdp2 fp32", "lora-72b": "fsdp2 bf16", "qlora-72b": "ddp nf4"},
-    "h100x8": {"full-7b": "fsdp2 fp32", "full-14b": "fsdp2 fp32", "lora-72b": "fsdp2 fp8", "qlora-72b": "ddp nf4"},
-    "h200x8": {"full-7b": "fsdp2 fp32", "full-14b": "fsdp2 fp32", "lora-72b": "fsdp2 fp8", "qlora-72b": "ddp nf4"},
+    "a100x8-nvlink": NVLINKED | {"lora-72b": "fsdp2 bf16"},
+    "h100x8": NVLINKED | {"lora-72b": "fsdp2 fp8"},
+    "h200x8": NVLINKED | {"lora-72b": "fsdp2 fp8"},
+    "h100x8-16-machines": NVLINKED
+    | {"lora-72b": "fsdp2 fp8", "full-7b": "zero2 fp32", "full-14b": "zero2 fp32"},  # fewer gathers over the network
     "l4x8-pcie": {"full-7b": "fsdp2 fp32", "full-14b": "fsdp2 bf16", "lora-72b": None, "qlora-72b": "fsdp2 nf4"},
     "4090x4": {"full-7b": "fsdp2 bf16", "full-14b": None, "lora-72b": None, "qlora-72b": "fsdp2 nf4"},
     "a10x2-pcie": {"full-7b": None, "full-14b": None, "lora-72b": None, "qlora-72b": None},
-    "h100x8-16-machines": {"full-7b": "zero2 fp32", "full-14b": "zero2 fp32", "lora-72b": "fsdp2 fp8", "qlora-72b": "ddp nf4"},
-}  # fmt: skip
+}
 CASES = [(place, job) for place in PLACES for job in JOBS]
 
 

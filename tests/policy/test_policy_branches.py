@@ -263,7 +263,12 @@ def test_modules_to_save_are_trained_whole_and_counted():
 
 def test_gradients_live_twice_where_gpus_exchange_them():
     size = 4 * QWEN_05B.num_parameters
-    forced = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2, "train_type": "full", "strategy": "ddp"}
+    forced = {
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 2,
+        "train_type": "full",
+        "strategy": "ddp",
+    }
     one, two = (plan(*["a100-80g"] * n, model=QWEN_05B, **forced) for n in (1, 2))
     assert two.memory.gradients_bytes - one.memory.gradients_bytes == size
 
