@@ -108,7 +108,7 @@ TRAIN: dict[str, Meaning] = {
     "rope_theta": unsupported("Leave it out: positions are the model's own."),
     "torch_empty_cache_steps": harmless("memory is planned"),
     "low_cpu_mem_usage": harmless("weights are always read one by one"),
-    "bnb_4bit_quant_storage": only("uint8", "none", fix="Only uint8; leave it out."),
+    "bnb_4bit_quant_storage": harmless("4-bit weights are packed as it takes to shard them, or not to"),
     "lora_dtype": harmless("adapters are trained in FP32"),
     "upcast_layernorm": unsupported("Leave it out: adaptft decides what stays in FP32."),
     # data

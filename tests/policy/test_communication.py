@@ -170,6 +170,17 @@ def test_of_a_mixed_box_the_pair_that_nvlink_joins_is_taken():
     assert made.decisions.placement.value.gpu_indices in ((0, 1), (2, 3))
 
 
+def test_a_pair_that_nvlink_joins_is_enough_where_more_gpus_would_only_wait():
+    box = bridged_pairs()
+    narrow = replace(box, gpus=tuple(replace(gpu, pcie_generation=3, pcie_width=4) for gpu in box.gpus))
+    made = plan_training(narrow, QWEN_7B, PLENTY, TrainRequest(model="m", train_type="full"))
+    placement = made.decisions.placement
+    assert (placement.value.strategy, placement.value.gpu_indices) in (("fsdp2", (0, 1)), ("fsdp2", (2, 3)))
+    assert placement.reason.endswith("(NVLink, 219 GB/s); the other 2 would be no gain")
+    slower = {rejected.option: rejected.reason for rejected in made.rejected}
+    assert "of each step waiting for other GPUs" in slower["fsdp2 over 4 GPUs"]
+
+
 def test_links_that_nobody_knows_are_as_slow_as_the_slowest():
     four = replace(machine_with("4xl4"), links=())
     assert link_words(four, (0, 1)) == "PCIe 4.0 x16 through host memory, 12.6 GB/s"
