@@ -23,13 +23,14 @@ from adaptft.units import GiB, format_bytes
 SHORTER_LENGTHS = (8192, 4096, 2048, 1024, 512, 256)
 
 MORE_CARDS = (2, 4, 8)
+MORE_MACHINES = (2, 4, 8, 16)
 
 Wish = tuple[str, TrainRequest]
 """A request and what makes it so, in words."""
 
 
 def ways_out(leanest: Candidate) -> Iterator[Rejected]:
-    """Leaner wishes on this machine, then the smallest card and the fewest cards on which the wish as it is fits."""
+    """Leaner wishes on this machine; then the smallest card, the fewest cards and machines for the wish as it is."""
     setting = leanest.setting
     for kind in _leaner_requests(setting, leanest):
         for words, request in kind:
@@ -41,6 +42,7 @@ def ways_out(leanest: Candidate) -> Iterator[Rejected]:
                 break  # the next of the same kind would fit too, and is further off
     yield from _larger_card(setting)
     yield from _more_cards(setting)
+    yield from _more_machines(setting)
 
 
 def _on(machine: Machine, setting: Setting, request: TrainRequest) -> Candidate | None:
@@ -102,6 +104,18 @@ def _more_cards(setting: Setting) -> Iterator[Rejected]:
     for count in (count for count in MORE_CARDS if count > len(setting.machine.gpus)):
         if found := _on(machine_with(row.key, count), setting, setting.request):
             yield _cards(row, count, found)
+            return
+
+
+def _more_machines(setting: Setting) -> Iterator[Rejected]:
+    """The fewest machines like this one that fit together, where it has as many GPUs as a machine has."""
+    request = setting.request
+    if len(setting.machine.gpus) < MORE_CARDS[-1] or (setting.gpu and setting.gpu.mig):
+        return
+    for nodes in (nodes for nodes in MORE_MACHINES if nodes > (request.nnodes or 1)):
+        if found := _on(setting.machine, setting, replace(request, nnodes=nodes)):
+            reason = f"needs {format_bytes(need(found))} on each GPU, {spread_in_words(found.placement)}"
+            yield Rejected(f"--nnodes {nodes}", reason, is_way_out=True)
             return
 
 

@@ -23,6 +23,7 @@ CASES = {
     "no checkpointing": ("a10", QWEN_7B, {"train_type": "lora", "gradient_checkpointing": False, "max_length": 4096}),
     "large micro-batches": ("a10", QWEN_7B, {"train_type": "lora", "per_device_train_batch_size": 32}),
     "two cards": ("2x4090", QWEN_32B, {"train_type": "lora"}),
+    "whole 72B on eight cards": ("8xh100", QWEN_72B, {"train_type": "full"}),
     "bf16 is asked for": ("t4", QWEN_7B, {"train_type": "lora", "torch_dtype": "float16"}),
 }
 
@@ -67,6 +68,7 @@ def test_the_ways_out_are_wishes_on_this_machine_and_the_smallest_card():
     assert options("no checkpointing")[0] == "--gradient_checkpointing true"
     assert [option for option in options("long rows") if option.startswith("--max_length")] == ["--max_length 8192"]
     assert any(option.endswith("--gpus 2") for option in options("two cards"))
+    assert options("whole 72B on eight cards")[-1] == "--nnodes 2"
 
 
 def test_a_card_that_cannot_do_what_is_asked_is_no_way_out():
