@@ -62,7 +62,7 @@ def plan_words(option: Option) -> str:
     kept = f", {layers.layers}/{layers.of} checkpointed" if layers.layers else ""
     sharded = f", {placement.strategy}" if (placement := decisions.placement.value).strategy in SHARDED else ""
     sharded += f", {size} GPUs to a row" if (size := placement.sequence_parallel_size) > 1 else ""
-    idle = f", on {option.num_gpus} of {len(plan.machine.gpus)} GPUs" if option.num_idle_gpus else ""
+    idle = f", on {option.num_gpus} of {option.num_gpus_there} GPUs" if option.num_idle_gpus else ""
     return f"{method.train_type} {decisions.precision.value.compute}{base}{states}{sharded}, batch {cut}{kept}{idle}"
 
 
@@ -96,7 +96,9 @@ def assumptions(options: tuple[Option, ...], subject: Subject) -> tuple[str, ...
         if (plan := option.plan) and plan.cost
     }
     prices = [f"Price of {key}: {price}." for key, price in dated.items()]
-    return (rows, *prices, *subject.parsed.notes, *subject.notes)
+    nodes = subject.parsed.request.nnodes or 1
+    machines = (f"Each stands for {nodes} machines of its kind.",) if nodes > 1 else ()
+    return (rows, *machines, *prices, *subject.parsed.notes, *subject.notes)
 
 
 def worth_showing(options: tuple[Option, ...], limits: Limits) -> tuple[tuple[Option, ...], tuple[str, ...]]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import zip_longest
 
 from adaptft.facts import DatasetShape, Machine, ModelShape
 from adaptft.plans import SHARDED, Decision, MemoryEstimate, Precision
-from adaptft.policy.memory import fits
+from adaptft.policy.memory import FREE_MARGIN, fits
 from adaptft.policy.methods import choose_train_types
 from adaptft.policy.precision import precision_candidates
 from adaptft.policy.search import Candidate, candidates, suits
@@ -80,7 +79,7 @@ def _rows_are_too_long(seen: list[Candidate]) -> bool:
 def rows_are_too_long(memory: MemoryEstimate) -> bool:
     """True where what does not fit would, were it not for what the rows leave behind on their way."""
     rows = memory.activations_bytes + memory.logits_bytes + memory.workspace_bytes
-    return not fits(memory) and fits(replace(memory, workspace_bytes=memory.workspace_bytes - rows))
+    return not fits(memory) and memory.needed_bytes - rows <= memory.capacity_bytes * (1 - FREE_MARGIN)
 
 
 def _in(settings: tuple[Setting, ...], *, extremes: bool) -> Iterator[list[Candidate]]:
