@@ -59,12 +59,22 @@ def _leaner_requests(setting: Setting, leanest: Candidate) -> Iterator[Iterator[
     order: tuple[TrainType, ...] = ("full", "lora", "qlora")
     if request.gradient_checkpointing is False:
         yield iter([("--gradient_checkpointing true", replace(request, gradient_checkpointing=True))])
+    if request.strategy in ("ddp", "zero2"):
+        yield iter([("--strategy fsdp2", replace(request, strategy="fsdp2", optim=None))])
+    yield _more_of_the_gpus(setting)
     yield _smaller_batches(setting)
     for leaner in order[order.index(leanest.decisions.method.value.train_type) + 1 :]:
         if leaner == "lora" or not forbids_4_bit(request):
             yield iter([(f"--train_type {leaner}", replace(request, train_type=leaner, fp8=None, optim=None))])
     shorter = (length for length in SHORTER_LENGTHS if length < setting.max_length)
     yield ((f"--max_length {length}", replace(request, max_length=length)) for length in shorter)
+
+
+def _more_of_the_gpus(setting: Setting) -> Iterator[Wish]:
+    """More GPUs of this machine than the user named, fewest first."""
+    named = setting.request.num_gpus
+    for count in range(named + 1, len(setting.machine.gpus) + 1) if named else ():
+        yield f"--num_gpus {count}", replace(setting.request, num_gpus=count)
 
 
 def _smaller_batches(setting: Setting) -> Iterator[Wish]:

@@ -145,6 +145,18 @@ def test_8_bit_states_are_never_sharded():
     assert made.decisions.placement.value.strategy in ("ddp", "single")
 
 
+def test_cards_that_nobody_knows_make_replicas_where_they_fit_and_shards_where_not():
+    four = machine_with("4xl40s")
+    unknown = replace(four, gpus=tuple(replace(gpu, name="NVIDIA X1") for gpu in four.gpus))
+    small, large = (
+        plan_training(unknown, model, ALPACA, TrainRequest(model="m", train_type="full"))
+        for model in (QWEN_05B, QWEN_7B)
+    )
+    assert small.decisions.placement.value.strategy == "ddp"
+    assert large.decisions.placement.value.strategy == "fsdp2"
+    assert small.speed is large.speed is None
+
+
 def test_mig_slices_stay_alone_on_many_machines_too():
     whole = machine("a100-80g", "a100-80g")
     gpus = tuple(replace(gpu, mig=MigSlice(profile="3g.40gb", parent=gpu.name)) for gpu in whole.gpus)
