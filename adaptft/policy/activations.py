@@ -6,7 +6,7 @@ token, in 16 bit: the inputs of the layer and of its second half and both norms'
 attention output (4q), keys and values (4k), gate, up and their product (6f; where the MLP is one fused operator, 4f),
 and the log-sum-exp of attention (4a). With norms on queries and keys, their inputs as well (2q + 2k). Checked on an
 H200: 159.4 kB a token and layer measured for Qwen2.5-7B's shape, 159.0 by the formula (see benchmarks/results).
-Ranks that share rows have T over their number each; attention then has all tokens and fewer heads.
+Ranks that share rows have T over their number each; attention then meets the keys and values of all T.
 """
 
 from __future__ import annotations
@@ -69,8 +69,7 @@ def _scores_bytes(work: Workload) -> int:
     """The attention scores that eager attention keeps: 5 bytes a score (Korthikanti et al. 2022, 5as^2b)."""
     if work.decisions.attention.value.implementation != "eager":
         return 0
-    heads = work.model.num_attention_heads / work.sequence_parallel_size
-    return int(5 * heads * work.batch.max_length**2 * work.batch.micro_batch_size)
+    return 5 * work.model.num_attention_heads * work.batch.max_length**2 * work.batch.micro_batch_size
 
 
 def saved_activations(work: Workload) -> int:
@@ -104,6 +103,8 @@ def backward_transients(work: Workload) -> int:
     if work.fuses_mlp:
         mlp = (size + 3 * (1 if work.precision.compute == "fp8" else size)) * width
     gradients = mlp + 2 * tokens * size * work.model.hidden_size
+    if work.sequence_parallel_size > 1:  # a whole row's keys and values, and their gradients
+        gradients += 4 * work.batch.micro_batch_tokens * size * work.model.key_value_size
     every_layer = work.checkpointing.layers == work.checkpointing.of
     return gradients + _unpacked_weight(work) + (layer_activation_bytes(work) if every_layer else 0)
 

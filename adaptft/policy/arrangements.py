@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from adaptft.errors import RequestError
 from adaptft.facts import Machine, ModelShape
 from adaptft.plans import SHARDED, Decision, Placement, Source
+from adaptft.policy.kernels import SOFTCAPPED_FAMILIES
 from adaptft.policy.links import best_joined, lacks_peer_copies, largest_nvlink_group, link_words
 from adaptft.policy.networks import network
 from adaptft.policy.placement import Pool, choose_pool
@@ -19,6 +20,8 @@ CanShare = Callable[[int], bool]
 """Whether so many ranks can divide a step among themselves."""
 Spread = Literal["ddp", "zero2", "fsdp2"]
 SPREADS: tuple[Spread, ...] = ("ddp", "fsdp2", "zero2")
+ROW_SHARES = (2, 4, 8)
+"""GPUs that can share a row: a multiple of 64 tokens, dealt in two pieces to each."""
 NO_GAIN = "would be no gain"
 """Said of GPUs that would make a step longer."""
 _WORDS: dict[Spread, str] = {
@@ -37,7 +40,8 @@ def own_rows(machine: Machine, request: TrainRequest, can_share: CanShare) -> tu
     """
     pool = choose_pool(machine, request)
     if isinstance(pool, str):
-        return (Decision(Placement(strategy="cpu"), pool, "user" if request.device else "policy"),)
+        placement = Placement(strategy="cpu", nodes=request.nnodes or 1)
+        return (Decision(placement, pool, "user" if request.device else "policy"),)
     found = _Arranger(machine, request, pool, can_share)
     return tuple(found.decision(spread, count) for count in found.counts() for spread in found.spreads(count))
 
@@ -51,16 +55,23 @@ def shared_rows(
 
     Raises:
         MachineError: GPUs are asked for and no usable one is there.
-        RequestError: the user's number divides neither the GPUs nor the model's heads.
+        RequestError: the user's number does not divide the GPUs, or the rows of this run cannot be shared.
     """
     pool = choose_pool(machine, request)
-    if isinstance(pool, str) or request.strategy not in (None, "fsdp2"):
+    if isinstance(pool, str):
+        return ()
+    if obstacle := _unshareable(model, request):
+        if request.sequence_parallel_size:
+            raise RequestError(
+                f"sequence_parallel_size {request.sequence_parallel_size}: GPUs cannot share rows here, {obstacle[0]}.",
+                fix=f"{obstacle[1]}, or leave sequence_parallel_size out.",
+            )
         return ()
     found = _Arranger(machine, request, pool, can_share)
-    sizes = (request.sequence_parallel_size,) if request.sequence_parallel_size else found.row_shares(model)
-    made = [found.sharing(size) for size in sizes if size is not None and _divides_heads(size, model)]
+    sizes = (request.sequence_parallel_size,) if request.sequence_parallel_size else ROW_SHARES
+    made = [found.sharing(size) for size in sizes if size in ROW_SHARES]
     if request.sequence_parallel_size and not any(made):
-        raise _cannot_share(request.sequence_parallel_size, model, len(pool.gpus))
+        raise _cannot_share(request.sequence_parallel_size, len(pool.gpus))
     return tuple(decision for decision in made if decision)
 
 
@@ -102,13 +113,6 @@ class _Arranger:
         if count * self.nodes == 1:
             return ("ddp",)
         return (self.request.strategy,) if self.request.strategy else SPREADS
-
-    def row_shares(self, model: ModelShape) -> Iterator[int]:
-        """Powers of two up to the GPUs of a machine."""
-        size = 2
-        while size <= min(len(self.pool.gpus), self.request.num_gpus or len(self.pool.gpus)):
-            yield size
-            size *= 2
 
     def sharing(self, size: int) -> Decision[Placement] | None:
         """``size`` GPUs to a row, on as many GPUs as can be; None where they cannot be grouped so."""
@@ -162,15 +166,21 @@ class _Arranger:
         return "".join(f"; {part}" for part in parts)
 
 
-def _divides_heads(size: int, model: ModelShape) -> bool:
-    """Attention is computed on all tokens with a part of the heads; key heads are repeated where they are too few."""
-    keys = model.num_key_value_heads
-    return model.num_attention_heads % size == 0 and (keys % size == 0 or size % keys == 0)
+def _unshareable(model: ModelShape, request: TrainRequest) -> tuple[str, str] | None:
+    """Why torch's ring attention does not do this run, and what to write; None where it does."""
+    obstacles = (
+        (request.strategy not in (None, "fsdp2"), "which shards weights as well", "Use --strategy fsdp2"),
+        (bool(request.packing), "since a row may hold one document only", "Use --packing false"),
+        (request.attn_impl not in (None, "sdpa"), "since the ring stands on SDPA", "Use --attn_impl sdpa"),
+        (model.sliding_window is not None, f"since {model.name} attends in windows", "Train without shared rows"),
+        (model.model_type in SOFTCAPPED_FAMILIES, f"since {model.name} caps its scores", "Train without shared rows"),
+    )
+    return next(((why, fix) for holds, why, fix in obstacles if holds), None)
 
 
-def _cannot_share(size: int, model: ModelShape, gpus: int) -> RequestError:
+def _cannot_share(size: int, gpus: int) -> RequestError:
     return RequestError(
-        f"sequence_parallel_size {size} has to divide the GPUs of a machine ({gpus} usable) and the heads of "
-        f"{model.name} ({model.num_attention_heads}, keys {model.num_key_value_heads}).",
-        fix="Use a power of two that does, or leave it out: adaptft shares rows where they do not fit one GPU.",
+        f"sequence_parallel_size {size}: rows are shared by 2, 4 or 8 GPUs of a machine, whose number divides its GPUs "
+        f"({gpus} usable).",
+        fix="Use one that does, or leave it out: adaptft shares rows where they do not fit one GPU.",
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import zip_longest
 
 from adaptft.facts import DatasetShape, Machine, ModelShape
-from adaptft.plans import SHARDED, Decision, MemoryEstimate, Precision
+from adaptft.plans import Decision, MemoryEstimate, Precision
 from adaptft.policy.memory import FREE_MARGIN, fits
 from adaptft.policy.methods import choose_train_types
 from adaptft.policy.precision import precision_candidates
@@ -96,21 +97,26 @@ def _in(settings: tuple[Setting, ...], *, extremes: bool) -> Iterator[list[Candi
 
 def _of_kind(settings: tuple[Setting, ...], kind: Kind, *, extremes: bool) -> Iterator[list[Candidate]]:
     train_type, sharded = kind
-    some = [one for one in settings if sharded in (None, one.placement.value.strategy in SHARDED)]
+    some = [one for one in settings if sharded in (None, one.placement.value.is_sharded)]
     if not some:
         return
-    for precision in _precisions(some[0], train_type):
+    precisions = [_precisions(one, train_type) for one in some]
+    for number, precision in enumerate(precisions[0]):
         for optimizer in _optimizers(some[0], train_type, precision.value):
             yield [
                 candidate
-                for one in some
+                for one, its in zip(some, precisions, strict=True)
                 if suits(one.placement.value, train_type, optimizer, one.request.strategy)
-                for candidate in candidates(one, train_type, precision, optimizer, extremes=extremes)
+                for candidate in candidates(one, train_type, its[number], optimizer, extremes=extremes)
             ]
 
 
 def _precisions(setting: Setting, train_type: TrainType) -> tuple[Decision[Precision], ...]:
-    found = precision_candidates(setting.gpu, setting.machine.cpu, setting.model, setting.request, train_type)
+    """As many for each arrangement; 4-bit weights in shards are bitsandbytes', which unpacks them to 16 bit."""
+    request = setting.request
+    if train_type == "qlora" and setting.placement.value.is_sharded:
+        request = replace(request, fp8=False)
+    found = precision_candidates(setting.gpu, setting.machine.cpu, setting.model, request, train_type)
     if train_type == "full" and any(precision.value.compute == "fp8" for precision in found):
         check_float8_package(setting.machine.software)
     return found

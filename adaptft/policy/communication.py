@@ -3,8 +3,8 @@
 * DDP: an all-reduce of all gradients, behind the backward pass of the last micro-batch.
 * FSDP2: in each micro-batch each layer is gathered for its forward and again for its backward pass, and its gradient
   reduced and scattered; ZeRO-2 gathers once. They run beside the arithmetic of the layers before.
-* Ranks that share rows (Ulysses): all-to-alls turn tokens into heads before attention and back after it, both ways;
-  nothing can run beside them.
+* Ranks that share rows (torch's context parallelism): each layer gathers the keys and values of the whole row, in the
+  backward pass once more, and scatters their gradients; counted as if nothing ran beside that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from adaptft.policy.collectives import Interconnect
-from adaptft.policy.states import trained
+from adaptft.policy.states import REDUCED_BYTES, trained
 from adaptft.policy.storage import DTYPE_BYTES, gathered
 from adaptft.policy.workload import Workload
 
@@ -26,8 +26,8 @@ FORWARD_SHARE = {"full": 1 / 3, "lora": 0.4, "qlora": 0.4}
 """Of a micro-step's arithmetic without recomputation: one of three passes, one of two and adapters."""
 COPIES = 2
 """Times that gathered bytes go through memory beside the exchange: read from the buffer, written to the weights."""
-ALL_TO_ALLS = 4
-"""Of a layer's forward pass: queries, keys, values, and attention's output; as many in the backward pass."""
+RING_PASSES = 3
+"""Times that a row's keys and values go around: forward, backward, and their gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def exchanged(work: Workload, joined: Interconnect | None, micro_step: float, me
     steps = work.batch.gradient_accumulation_steps
     if not work.is_sharded:
         return _replicas(work, joined, micro_step)
-    each = _shards(work, joined, micro_step, memory_rate) + _shared_rows(work, joined)
+    each = _shards(work, joined, micro_step, memory_rate) + shared_rows(work, joined)
     return Exchanged(each.waiting * steps, each.total * steps)
 
 
@@ -68,7 +68,8 @@ def _replicas(work: Workload, joined: Interconnect, micro_step: float) -> Exchan
 def _shards(work: Workload, joined: Interconnect, micro_step: float, memory_rate: float) -> Exchanged:
     parts, layers = gathered(work), work.model.num_layers
     gathering = joined.gather_seconds(parts.total, layers) + COPIES * parts.total / memory_rate
-    scattered = parts.total if work.method.train_type == "full" else trained(work).gradients
+    whole = work.method.train_type == "full"
+    scattered = REDUCED_BYTES * work.model.num_parameters if whole else trained(work).gradients
     again = 0.0 if work.decisions.placement.value.strategy == "zero2" else gathering
     backward = again + joined.gather_seconds(scattered, layers)
     forward_time = micro_step * FORWARD_SHARE[work.method.train_type]
@@ -82,15 +83,14 @@ def beside(exchange: float, arithmetic: float, first: float) -> Exchanged:
     return Exchanged(exchange - hidden + CONTENTION * hidden, exchange)
 
 
-def _shared_rows(work: Workload, joined: Interconnect) -> Exchanged:
-    """Each rank keeps one part of its own tokens' values in s and sends the others."""
+def shared_rows(work: Workload, joined: Interconnect) -> Exchanged:
+    """Keys and values of whole rows, brought together for each layer by the ranks that share them."""
     size = work.sequence_parallel_size
     if size == 1:
         return Exchanged()
     model, value = work.model, DTYPE_BYTES[work.precision.autocast]
-    values = 2 * model.query_size + 2 * model.key_value_size
-    moved = work.computed_tokens * values * value * model.num_layers
-    recomputed = work.checkpointing.layers / work.checkpointing.of
+    row = work.computed_tokens * size * 2 * model.key_value_size * value * model.num_layers
+    passes = RING_PASSES + work.checkpointing.layers / work.checkpointing.of
     group = Interconnect(ranks=size, nodes=1, link_rate=joined.link_rate, network_rate=None)
-    seconds = (2 + recomputed) * group.gather_seconds(moved, ALL_TO_ALLS * model.num_layers)
+    seconds = passes * group.gather_seconds(row, 2 * model.num_layers)
     return Exchanged(seconds, seconds)

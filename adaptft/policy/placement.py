@@ -10,7 +10,7 @@ from adaptft.policy.architectures import capabilities
 from adaptft.requests import TrainRequest
 
 OLDEST = (7, 0)
-GPU_WISHES = ("num_gpus", "nnodes", "strategy", "sequence_parallel_size")
+GPU_WISHES = ("num_gpus", "strategy", "sequence_parallel_size")
 BUSY_SHARE = 0.2
 """A GPU of which more than this is taken by others is left alone while another is free."""
 
@@ -35,7 +35,7 @@ def choose_pool(machine: Machine, request: TrainRequest) -> Pool | str:
     if request.device == "cpu":
         return "asked for"
     if not usable:
-        if request.device == "cuda" or any(getattr(request, name) for name in GPU_WISHES):
+        if request.device == "cuda" or any(getattr(request, name) for name in ("nnodes", *GPU_WISHES)):
             raise MachineError(
                 f"A GPU is asked for: {_no_gpu(machine)}.",
                 fix="Train on the CPU with --device cpu, or on a machine with an NVIDIA GPU.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from adaptft.plans import SHARDED, MemoryEstimate, Rejected
+from adaptft.plans import MemoryEstimate, Rejected
 from adaptft.policy.memory import FREE_MARGIN
 from adaptft.policy.precision import fp8_left_out
 from adaptft.policy.search import SAME_SPEED, Candidate, fastest, layers_in_words, spread_in_words, uncheckpointed
@@ -48,7 +48,7 @@ def _spreads(chosen: Candidate, found: list[Candidate]) -> Iterator[Rejected]:
         kind = best.decisions.method.value.train_type
         words = f"{kind}, " if kind != chosen.decisions.method.value.train_type else ""
         yield Rejected(f"{words}{spread}", _why_not(best, chosen))
-    if chosen.placement.strategy in SHARDED:
+    if chosen.placement.is_sharded:
         yield Rejected("layer_split", "one GPU works while the others wait: for inference, not for training")
 
 

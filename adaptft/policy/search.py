@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from adaptft.plans import (
-    SHARDED,
     Batch,
     Checkpointing,
     Decision,
@@ -32,6 +31,8 @@ SAME_SPEED = 1.01
 ALLOWANCES = ((frozenset({"cpu", "single", "ddp"}), 1.10), (frozenset({"fsdp2"}), 1.05))
 """Plainest first: whole replicas exchange least and go wrong least, and FSDP2 leaves more memory free than ZeRO-2; the
 times of arrangements are not known better than this."""
+BASE_ALLOWANCE = 1.10
+"""The same for a base in 16 bit over one in 4 bits, where nobody names the kind."""
 ENOUGH_TOKENS = 8192
 """A micro-batch of so many tokens keeps any GPU busy; used where no speed is predicted."""
 GATHERING = {"zero2": 1.1, "zero3": 1.2, "fsdp2": 1.2}
@@ -112,9 +113,9 @@ def suits(placement: Placement, train_type: TrainType, optimizer: str, asked: st
     """Whether such a run can be spread so, and gains by it where nobody asked for it.
 
     States in 8 bit are updated by kernels that know nothing of shards (bitsandbytes' issues 89 and 1633), and gradients
-    of adapters are too small to be worth gathering a frozen base for.
+    of adapters are too small to be worth gathering a frozen base for. Nor do sharded 4-bit weights multiply in FP8.
     """
-    if placement.strategy not in SHARDED:
+    if not placement.is_sharded:
         return True
     return optimizer == "adamw" and (placement.strategy != "zero2" or train_type == "full" or asked == "zero2")
 
@@ -158,7 +159,7 @@ def _least_thrifty(with_thrift: Callable[[Thrift], Candidate], setting: Setting)
     request, layers = setting.request, setting.model.num_layers
     forced, offload = request.gradient_checkpointing, bool(request.activation_offloading)
     fewest, most = (0, layers) if forced is None else (layers, layers) if forced else (0, 0)
-    whole = setting.placement.value.strategy not in SHARDED
+    whole = not setting.placement.value.is_sharded
     if not forced and (roomy := with_thrift(Thrift(transposed_copy=whole))).fits:
         return roomy
     while fewest < most:
@@ -181,11 +182,15 @@ def uncheckpointed(chosen: Candidate) -> Candidate:
 
 
 def fastest(fitting: list[Candidate]) -> Candidate:
-    """The fastest, and of equally fast ones the leanest; a plainer arrangement may be a little slower."""
+    """The fastest, and of equally fast ones the leanest; what is better or plainer may be a little slower."""
     best = min(candidate.relative_time for candidate in fitting)
+    whole_bases = [one for one in fitting if one.decisions.method.value.train_type != "qlora"]
+    if whole_bases and min(one.relative_time for one in whole_bases) <= best * BASE_ALLOWANCE:
+        fitting = whole_bases
+        best = min(one.relative_time for one in fitting)
     for strategies, allowance in ALLOWANCES:
-        plain = [candidate for candidate in fitting if candidate.placement.strategy in strategies]
-        if plain and min(candidate.relative_time for candidate in plain) <= best * allowance:
+        plain = [one for one in fitting if one.placement.strategy in strategies]
+        if plain and min(one.relative_time for one in plain) <= best * allowance:
             return _leanest_of_the_fastest(plain)
     return _leanest_of_the_fastest(fitting)
 
@@ -213,13 +218,25 @@ def _candidate(
         placement=setting.placement,
         batch=_batch_decision(setting, batch),
         checkpointing=_checkpointing_decision(setting, thrift, fitting=True),
-        attention=kernels.choose_attention(setting.gpu, model, precision.value, setting.packing, request),
+        attention=kernels.choose_attention(
+            setting.gpu,
+            model,
+            precision.value,
+            setting.packing,
+            request,
+            shares_rows=setting.placement.value.sequence_parallel_size > 1,
+        ),
         loss=kernels.choose_loss(model, adapts_head=targets is not None and targets.has_head),
         optimizer=schedules.choose_optimizer(method.value, optimizer, schedule.value.max_steps, request),
         schedule=schedule,
         compile=kernels.choose_compile(setting.gpu, model, setting.machine.software, request),
         adapters=kernels.choose_adapter_kernels(
-            setting.gpu, method.value, precision.value, setting.machine.software, transposed_copy=thrift.transposed_copy
+            setting.gpu,
+            method.value,
+            precision.value,
+            setting.machine.software,
+            transposed_copy=thrift.transposed_copy,
+            is_sharded=setting.placement.value.is_sharded,
         ),
     )
     work = Workload(model=model, decisions=decisions, targets=targets, dataset=setting.dataset)

@@ -68,8 +68,9 @@ def settle_shared_rows(
         RequestError, MachineError: as ``settle``.
     """
     return _settings(
-        machine, model, dataset, request, lambda can_share: shared_rows(machine, model, request, can_share)
-    )
+        machine, model, dataset, request, lambda can_share: shared_rows(machine, model, request, can_share),
+        packing=(False, "rows not packed, since GPUs share each of them"),
+    )  # fmt: skip
 
 
 def _settings(
@@ -78,11 +79,13 @@ def _settings(
     dataset: DatasetShape,
     request: TrainRequest,
     arrange: Callable[[CanShare], tuple[Decision[Placement], ...]],
+    *,
+    packing: tuple[bool, str] | None = None,
 ) -> tuple[Setting, ...]:
     held_out = schedules.held_out_ratio(dataset, request)
-    packing, packing_reason = batching.choose_packing(request)
+    is_packed, packing_reason = packing or batching.choose_packing(request)
     max_length, length_reason = batching.choose_max_length(model, dataset, request)
-    wanted = batching.wanted_sequences(dataset, held_out[0], max_length, packing, request)
+    wanted = batching.wanted_sequences(dataset, held_out[0], max_length, is_packed, request)
 
     def setting(placement: Decision[Placement]) -> Setting:
         chosen = [gpu for gpu in machine.gpus if gpu.index in placement.value.gpu_indices]
@@ -95,7 +98,7 @@ def _settings(
             placement=placement,
             gpu=chosen[0] if chosen else None,
             capacity_bytes=min((gpu.memory_free_bytes for gpu in chosen), default=_host_free(machine)),
-            packing=packing,
+            packing=is_packed,
             max_length=max_length,
             global_batch_size=total,
             batch_reason=f"{reason}; {length_reason}; {packing_reason}",

@@ -128,7 +128,8 @@ def _attention_seconds(work: Workload, rates: _Rates) -> float:
 
     A mask instead of a kernel that knows of rows and order computes the whole square.
     """
-    halves = 1 if work.decisions.attention.value.implementation == "varlen" else 2
+    knows_order = work.decisions.attention.value.implementation == "varlen" or work.sequence_parallel_size > 1
+    halves = 1 if knows_order else 2
     flops = 2 * halves * work.attended_tokens * work.model.query_size * work.model.num_layers
     alone = work.row_tokens is not None and work.row_tokens >= work.batch.max_length
     return flops / max(rates.attention_flops, DENSE_ATTENTION_SHARE * rates.matmul_flops if alone else 0)

@@ -20,6 +20,8 @@ from adaptft.policy.storage import DTYPE_BYTES, Gathered, gathered, in_fp8, stor
 from adaptft.policy.workload import Workload
 
 SAVED_STATES = {"adamw": 2.0, "adamw_8bit": 2.03, "paged_adamw_8bit": 2.03}
+REDUCED_BYTES = 4
+"""Of a gradient as ranks add it up: FP32, whatever weights are gathered in."""
 LAYERS_GATHERED = 2
 """The one in use, and the next one on its way."""
 
@@ -84,10 +86,16 @@ def _shards(work: Workload) -> States:
         optimizer=own.optimizer // ranks,
         gradients=own.gradients // ranks,
         waiting_gradients=own.gradients // ranks if accumulates else 0,
-        passing_gradients=2 * parts.layer if whole else 2 * own.gradients // work.model.num_layers,
+        passing_gradients=_whole_gradients(work, parts.layer) if whole else 2 * own.gradients // work.model.num_layers,
         passing_weights=_gathered_at_a_time(work, parts),
-        ending=(table, own.gradients // ranks + 2 * table if whole else 0),
+        ending=(table, own.gradients // ranks + _whole_gradients(work, table) if whole else 0),
     )
+
+
+def _whole_gradients(work: Workload, gathered_bytes: int) -> int:
+    """Of weights that are ``gathered_bytes`` large: in the type of the arithmetic, and in FP32 in what is sent."""
+    size = DTYPE_BYTES[work.precision.autocast]
+    return int(gathered_bytes * (1 + REDUCED_BYTES / size))
 
 
 def _gathered_at_a_time(work: Workload, parts: Gathered) -> int:

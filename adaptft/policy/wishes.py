@@ -135,11 +135,10 @@ def _check_shards(request: TrainRequest) -> None:
             f"optim {request.optim} and {wish} contradict each other: states in 8 bit cannot be sharded.",
             fix="Use --optim adamw, or --strategy ddp.",
         )
-    if sharing and request.strategy not in (None, "fsdp2"):
+    if request.fp8 and wants_4_bit(request) and (sharing or request.strategy in SHARDED):
         raise RequestError(
-            f"sequence_parallel_size {request.sequence_parallel_size} and strategy {request.strategy} contradict each "
-            "other: GPUs that share rows shard the weights as well.",
-            fix="Use --strategy fsdp2, or leave one of them out.",
+            "fp8 and shards of 4-bit weights contradict each other: bitsandbytes unpacks those to 16 bit.",
+            fix="Leave --fp8 out, or use --strategy ddp.",
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from adaptft.facts import DatasetShape, ModelShape
-from adaptft.plans import FUSED_MLP_LAYERS, SHARDED, Batch, Checkpointing, Decisions, Method, Precision
+from adaptft.plans import FUSED_MLP_LAYERS, Batch, Checkpointing, Decisions, Method, Precision
 from adaptft.policy.targets import Targets
 
 ROUNDING_TOKENS = 32
@@ -45,7 +45,7 @@ class Workload:
     @property
     def is_sharded(self) -> bool:
         """True where each rank keeps its part of weights, gradients and optimizer states, and gathers the rest."""
-        return self.decisions.placement.value.strategy in SHARDED
+        return self.decisions.placement.value.is_sharded
 
     @property
     def sequence_parallel_size(self) -> int:

@@ -39,7 +39,7 @@ WANTED = {
     "h200x8": NVLINKED | {"lora-72b": "fsdp2 fp8"},
     "h100x8-16-machines": NVLINKED
     | {"lora-72b": "fsdp2 fp8", "full-7b": "zero2 fp32", "full-14b": "zero2 fp32"},  # fewer gathers over the network
-    "l4x8-pcie": {"full-7b": "fsdp2 fp32", "full-14b": "fsdp2 bf16", "lora-72b": None, "qlora-72b": "fsdp2 nf4"},
+    "l4x8-pcie": {"full-7b": "fsdp2 fp32", "full-14b": None, "lora-72b": None, "qlora-72b": "fsdp2 nf4"},
     "4090x4": {"full-7b": "fsdp2 bf16", "full-14b": None, "lora-72b": None, "qlora-72b": "fsdp2 nf4"},
     "a10x2-pcie": {"full-7b": None, "full-14b": None, "lora-72b": None, "qlora-72b": None},
 }

@@ -35,7 +35,7 @@ def why_not(made: TrainPlan, option: str) -> str:
         ("2xa10", QWEN_14B, "lora", "fsdp2"),
         ("2xa10", QWEN_14B, "qlora", "ddp"),
         ("4x4090", QWEN_7B, "lora", "ddp"),
-        ("2xa6000", LLAMA2_70B, "qlora", "fsdp2"),
+        ("2xa6000", LLAMA2_70B, "qlora", "ddp"),
         ("2xl40s", LLAMA2_70B, "qlora", "ddp"),
         ("2xl40s", QWEN_72B, "qlora", "fsdp2"),
         ("2xh200", QWEN_05B, "full", "ddp"),
@@ -118,11 +118,12 @@ def test_small_steps_grow_where_only_shards_on_more_gpus_fit():
     [
         ({"strategy": "fsdp2", "optim": "adamw_8bit"}, "states in 8 bit cannot be sharded", "--optim adamw"),
         ({"sequence_parallel_size": 2, "optim": "adamw_8bit"}, "states in 8 bit cannot be sharded", "--strategy ddp"),
-        ({"sequence_parallel_size": 2, "strategy": "ddp"}, "shard the weights as well", "--strategy fsdp2"),
-        ({"sequence_parallel_size": 3}, "sequence_parallel_size 3 has to divide", "power of two"),
-        ({"sequence_parallel_size": 4}, "has to divide the GPUs of a machine (2 usable)", "leave it out"),
+        ({"sequence_parallel_size": 2, "strategy": "ddp"}, "which shards weights as well", "--strategy fsdp2"),
+        ({"sequence_parallel_size": 3}, "rows are shared by 2, 4 or 8 GPUs", "Use one that does"),
+        ({"sequence_parallel_size": 4}, "whose number divides its GPUs (2 usable)", "leave it out"),
+        ({"sequence_parallel_size": 2, "packing": True}, "a row may hold one document only", "--packing false"),
+        ({"sequence_parallel_size": 2, "attn_impl": "varlen"}, "the ring stands on SDPA", "--attn_impl sdpa"),
         ({"device": "cpu", "strategy": "fsdp2"}, "device cpu and strategy fsdp2 contradict", "Leave one"),
-        ({"device": "cpu", "nnodes": 2}, "device cpu and nnodes 2 contradict", "Leave one"),
         ({"nnodes": 0}, "nnodes 0 is out of range", "above 0"),
         ({"network_gbps": -1.0}, "network_gbps -1 is out of range", "above 0"),
     ],
@@ -138,6 +139,17 @@ def test_what_does_not_go_together_is_refused(wishes, problem, fix):
 def test_gpus_that_are_not_there_cannot_be_asked_for(wish):
     with pytest.raises(MachineError, match="A GPU is asked for: no GPU on this machine"):
         plan_training(machine(), QWEN_05B, ALPACA, TrainRequest(model="m", **wish))
+
+
+def test_4_bit_weights_in_shards_do_not_multiply_in_fp8():
+    with pytest.raises(RequestError, match="fp8 and shards of 4-bit weights contradict each other"):
+        plan("2xh100", train_type="qlora", fp8=True, strategy="fsdp2")
+    whole, shards = (plan("2xh100", train_type="qlora", strategy=name).decisions for name in ("ddp", "fsdp2"))
+    assert (whole.precision.value.compute, shards.precision.value.compute) == ("fp8", "bf16")
+    assert (whole.adapters.value.fused, shards.adapters.value.fused) == (True, False)
+    assert (
+        shards.adapters.reason == "fused operators join weights, which would be whole on every GPU: PEFT's own layers"
+    )
 
 
 def test_8_bit_states_are_never_sharded():
@@ -208,6 +220,14 @@ def test_rows_that_fit_no_gpu_are_shared_by_as_few_as_it_takes():
     assert placement.data_parallel_size == made.decisions.batch.value.data_parallel_size == 1
     assert made.decisions.placement.reason.startswith("2 GPUs share each row's tokens; weights")
     assert "of 22.1 GiB free" in made.rejected[0].reason
+
+
+def test_shared_rows_hold_one_document_and_meet_in_a_ring():
+    shared = plan("2xh200", sequence_parallel_size=2, **LONG).decisions
+    assert shared.attention.value.implementation == "sdpa"
+    assert shared.attention.reason.startswith("a ring over the GPUs that share a row")
+    assert shared.batch.value.packing is False
+    assert "rows not packed, since GPUs share each of them" in shared.batch.reason
 
 
 def test_rows_that_fit_one_gpu_are_shared_only_where_that_is_asked_for():
