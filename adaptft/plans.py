@@ -100,10 +100,7 @@ class Placement:
 
     @property
     def is_sharded(self) -> bool:
-        """True where each rank holds a part of every weight: adapters then run as PEFT's, and NF4 as bitsandbytes'.
-
-        Fused operators join the weights of several layers in buffers of their own, which nothing shards.
-        """
+        """True where each rank holds a part of every weight: fused adapters would join whole ones on all of them."""
         return self.strategy in SHARDED
 
 
@@ -263,15 +260,8 @@ class MemoryEstimate:
     @property
     def peak_bytes(self) -> int:
         """Allocated at the worst moment: everything but the framework's own share."""
-        return (
-            self.weights_bytes
-            + self.adapters_bytes
-            + self.gradients_bytes
-            + self.optimizer_bytes
-            + self.activations_bytes
-            + self.logits_bytes
-            + self.workspace_bytes
-        )
+        states = self.weights_bytes + self.adapters_bytes + self.gradients_bytes + self.optimizer_bytes
+        return states + self.activations_bytes + self.logits_bytes + self.workspace_bytes
 
     @property
     def needed_bytes(self) -> int:
