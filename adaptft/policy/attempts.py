@@ -8,10 +8,11 @@ from itertools import zip_longest
 
 from adaptft.facts import DatasetShape, Machine, ModelShape
 from adaptft.plans import Decision, MemoryEstimate, Precision
+from adaptft.policy.candidate import Candidate
 from adaptft.policy.memory import FREE_MARGIN, fits
 from adaptft.policy.methods import choose_train_types
 from adaptft.policy.precision import precision_candidates
-from adaptft.policy.search import Candidate, candidates, suits
+from adaptft.policy.search import candidates, suits
 from adaptft.policy.setting import Setting, settle, settle_larger_steps, settle_shared_rows
 from adaptft.policy.wishes import check_float8_package, has_bitsandbytes
 from adaptft.requests import TrainRequest, TrainType

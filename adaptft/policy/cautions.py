@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from adaptft.policy.arrangements import NO_GAIN
 from adaptft.policy.assumed import is_assumed
+from adaptft.policy.candidate import Candidate
 from adaptft.policy.schedules import asks_for_evaluation, num_sequences
-from adaptft.policy.search import Candidate
 from adaptft.policy.setting import Setting
 from adaptft.policy.speed import training_flops
 

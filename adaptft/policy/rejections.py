@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from adaptft.plans import MemoryEstimate, Rejected
+from adaptft.policy.candidate import SAME_SPEED, Candidate, fastest, layers_in_words, spread_in_words
 from adaptft.policy.memory import FREE_MARGIN
 from adaptft.policy.precision import fp8_left_out
-from adaptft.policy.search import SAME_SPEED, Candidate, fastest, layers_in_words, spread_in_words, uncheckpointed
+from adaptft.policy.search import uncheckpointed
 from adaptft.units import format_bytes
 
 TIMES = 1.9

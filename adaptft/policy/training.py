@@ -7,10 +7,10 @@ from dataclasses import replace
 from adaptft.facts import DatasetShape, Machine, ModelShape
 from adaptft.plans import CostEstimate, Rejected, SpeedEstimate, TrainPlan
 from adaptft.policy.attempts import attempts
+from adaptft.policy.candidate import Candidate, fastest
 from adaptft.policy.cautions import cautions, pays_for_all
 from adaptft.policy.prices import PRICES, Prices, price_of
 from adaptft.policy.rejections import need, not_taken, too_much
-from adaptft.policy.search import Candidate, fastest
 from adaptft.policy.setting import Setting
 from adaptft.policy.ways_out import ways_out
 from adaptft.policy.wishes import check_wishes

@@ -10,11 +10,11 @@ from adaptft.facts import Machine
 from adaptft.plans import Rejected
 from adaptft.policy.assumed import machine_with
 from adaptft.policy.attempts import leanest_fitting
+from adaptft.policy.candidate import Candidate, spread_in_words
 from adaptft.policy.gpu_table import GpuModel
 from adaptft.policy.gpus import GPU_MODELS, known_gpu, nominal_gb
 from adaptft.policy.prices import PRICES
 from adaptft.policy.rejections import need
-from adaptft.policy.search import Candidate, spread_in_words
 from adaptft.policy.setting import Setting
 from adaptft.policy.wishes import forbids_4_bit, has_bitsandbytes, wants_4_bit
 from adaptft.requests import TrainRequest, TrainType

@@ -12,8 +12,8 @@ from adaptft.plans import Placement
 from adaptft.policy.activations import saved_activations
 from adaptft.policy.assumed import machine_with
 from adaptft.policy.attempts import attempts, rows_are_too_long
+from adaptft.policy.candidate import Candidate
 from adaptft.policy.memory import estimate_memory, step_memory
-from adaptft.policy.search import Candidate
 from adaptft.policy.states import states
 from adaptft.policy.storage import gathered, stored
 from adaptft.policy.targets import resolve_targets

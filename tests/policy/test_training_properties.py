@@ -13,9 +13,9 @@ from adaptft.errors import AdaptftError
 from adaptft.facts import DatasetShape, ModelShape
 from adaptft.plans import TrainPlan
 from adaptft.policy import plan_training
+from adaptft.policy.candidate import SAME_SPEED
 from adaptft.policy.gpus import GPU_MODELS
 from adaptft.policy.placement import OLDEST
-from adaptft.policy.search import SAME_SPEED
 from adaptft.requests import TrainRequest
 from adaptft.units import GiB
 
