@@ -64,6 +64,10 @@ class Method:
     """Linear layers that stay in 16 bit and without an adapter (head, routers, one-output gates)."""
 
 
+SHARDED = frozenset({"zero2", "zero3", "fsdp2"})
+"""Strategies in which each rank keeps its part of weights, gradients and optimizer states; zero3 is fsdp2."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Where the model lives; ``device_map`` as transformers takes it, None for sharded strategies."""
@@ -84,8 +88,20 @@ class Placement:
 
     @property
     def data_parallel_size(self) -> int:
-        """Ranks, or groups of ranks, that see different rows."""
-        return 1 if self.strategy in ("cpu", "single", "layer_split") else self.num_gpus // self.sequence_parallel_size
+        """Ranks, or groups of ranks, that see different rows; on CPUs each machine is one."""
+        if self.strategy == "cpu":
+            return self.nodes
+        return 1 if self.strategy in ("single", "layer_split") else self.num_gpus // self.sequence_parallel_size
+
+    @property
+    def num_ranks(self) -> int:
+        """Processes of the run on all machines."""
+        return self.data_parallel_size * self.sequence_parallel_size
+
+    @property
+    def is_sharded(self) -> bool:
+        """True where each rank holds a part of every weight: fused adapters would join whole ones on all of them."""
+        return self.strategy in SHARDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,15 +260,8 @@ class MemoryEstimate:
     @property
     def peak_bytes(self) -> int:
         """Allocated at the worst moment: everything but the framework's own share."""
-        return (
-            self.weights_bytes
-            + self.adapters_bytes
-            + self.gradients_bytes
-            + self.optimizer_bytes
-            + self.activations_bytes
-            + self.logits_bytes
-            + self.workspace_bytes
-        )
+        states = self.weights_bytes + self.adapters_bytes + self.gradients_bytes + self.optimizer_bytes
+        return states + self.activations_bytes + self.logits_bytes + self.workspace_bytes
 
     @property
     def needed_bytes(self) -> int:
@@ -268,6 +277,10 @@ class SpeedEstimate:
     tokens_per_second: float
     mfu: float | None
     total_seconds: float
+    waiting_seconds: float = 0.0
+    """Of a step: collectives that arithmetic does not hide."""
+    communication_seconds: float = 0.0
+    """Of a step: all collectives, hidden or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

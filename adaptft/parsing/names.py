@@ -46,6 +46,8 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "eval_strategy": ("evaluation_strategy",),
     "report_to": ("log_with",),
     "num_gpus": ("nproc_per_node", "num_processes"),
+    "nnodes": ("num_nodes",),
+    "sequence_parallel_size": ("context_parallel_size", "sequence_parallel_degree"),
     "adapters": ("adapter_name_or_path", "lora_model_dir", "adapter_path", "ckpt_dir"),
     "format": ("quant_method", "quantization_method"),
     "output_dir": ("export_dir",),

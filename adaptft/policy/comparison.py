@@ -32,8 +32,13 @@ class Option:
 
     @property
     def num_idle_gpus(self) -> int:
-        """GPUs of the machine that the plan leaves alone."""
-        return len(self.plan.machine.gpus) - self.num_gpus if self.fits and self.plan else 0
+        """GPUs of the machines that the plan leaves alone."""
+        return self.num_gpus_there - self.num_gpus if self.fits and self.plan else 0
+
+    @property
+    def num_gpus_there(self) -> int:
+        """GPUs of all machines."""
+        return len(self.plan.machine.gpus) * self.plan.decisions.placement.value.nodes if self.plan else 0
 
     @property
     def epoch_seconds(self) -> float | None:

@@ -17,9 +17,17 @@ SMALLEST_CHUNK, LARGEST_CHUNK = 256, 8192
 
 
 def choose_attention(
-    gpu: Gpu | None, model: ModelShape, precision: Precision, packing: bool, request: TrainRequest
+    gpu: Gpu | None,
+    model: ModelShape,
+    precision: Precision,
+    packing: bool,
+    request: TrainRequest,
+    *,
+    shares_rows: bool = False,
 ) -> Decision[Attention]:
     """varlen where the GPU, the type and the model allow it; else SDPA with a mask; eager for capped scores.
+
+    Where GPUs share rows it is torch's ring, which stands on SDPA.
 
     Raises:
         RequestError: varlen is asked for where it cannot run.
@@ -27,6 +35,8 @@ def choose_attention(
     obstacle = _varlen_obstacle(gpu, model, precision)
     if request.attn_impl == "varlen" and obstacle:
         raise RequestError(f"attn_impl varlen cannot be had: {obstacle}.", fix="Use --attn_impl sdpa, or leave it out.")
+    if shares_rows:
+        return Decision(Attention(implementation="sdpa"), "a ring over the GPUs that share a row, which stands on SDPA")
     if request.attn_impl:
         return Decision(Attention(implementation=request.attn_impl), "asked for", "user")
     if model.model_type in SOFTCAPPED_FAMILIES:
@@ -95,10 +105,18 @@ def _compile_obstacle(gpu: Gpu | None, model: ModelShape, software: Software) ->
 
 
 def choose_adapter_kernels(
-    gpu: Gpu | None, method: Method, precision: Precision, software: Software, *, transposed_copy: bool
+    gpu: Gpu | None,
+    method: Method,
+    precision: Precision,
+    software: Software,
+    *,
+    transposed_copy: bool,
+    is_sharded: bool = False,
 ) -> Decision[AdapterKernels]:
     """Fused wherever their kernels run and the adapters are plain; FP8 weights once or twice as memory allows."""
     obstacle = _fusing_obstacle(gpu, method, precision, software)
+    if not obstacle and is_sharded:
+        obstacle = "fused operators join weights, which would be whole on every GPU"
     if obstacle:
         return Decision(AdapterKernels(fused=False), f"{obstacle}: PEFT's own layers")
     reason = "each MLP one operator, and layers that share an input: fewer trips through memory"

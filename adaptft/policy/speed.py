@@ -11,14 +11,16 @@ from dataclasses import dataclass
 
 from adaptft.facts import Ceilings, Gpu, Machine, ModelShape
 from adaptft.plans import SpeedEstimate
+from adaptft.policy.activations import layer_activation_bytes
 from adaptft.policy.ceilings import ceilings
-from adaptft.policy.links import exchange_bytes_per_second, exchange_seconds
-from adaptft.policy.memory import gradient_bytes, layer_activation_bytes, weights_bytes
+from adaptft.policy.collectives import interconnect
+from adaptft.policy.communication import exchanged
+from adaptft.policy.storage import weights_bytes
 from adaptft.policy.workload import Workload
 
 FP8_GAIN = 1.85
 """FP8 over bf16 in the frozen matmuls of a 7B, quantising not counted."""
-TRAFFIC = {"none": 6.2, "peft": 12.0, "peft fp8": 14.0, "fused": 12.3, "fused fp8": 13.0, "none fp8": 19.5}
+TRAFFIC = {"none": 8.5, "peft": 12.0, "peft fp8": 14.0, "fused": 12.3, "fused fp8": 13.0, "none fp8": 19.5}
 """Bytes that norms, activations, residuals and adapters move for each saved byte, both passes together, by whose
 adapters there are and the arithmetic: fused layers save fewer bytes; in FP8 each token is quantised before each matmul,
 and where whole models train weights and their gradients are too."""
@@ -34,9 +36,6 @@ LAYER_TAIL_SECONDS = 0.5e-3
 """What a layer's two passes take on a GPU beside work in proportion to tokens: the last, half-empty wave of each
 kernel, and reading weights. It is why one large micro-batch is faster than several small ones."""
 
-OVERLAPPED = 0.6
-"""Share of a micro-step in which gradients can travel behind the backward pass."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Rates:
@@ -45,8 +44,13 @@ class _Rates:
     attention_flops: float
 
 
-def estimate_speed(work: Workload, machine: Machine, gpu: Gpu | None, total_steps: int) -> SpeedEstimate | None:
-    """Speed on ``gpu`` (the CPU where it is None); None where nobody knows the device's rates."""
+def estimate_speed(
+    work: Workload, machine: Machine, gpu: Gpu | None, total_steps: int, network_gbps: float | None = None
+) -> SpeedEstimate | None:
+    """Speed on ``gpu`` (the CPU where it is None); None where nobody knows the device's rates.
+
+    ``network_gbps`` is the user's number for the network of a machine; without one it is assumed.
+    """
     found = ceilings(machine, gpu)
     kind = _multiplied(work)
     if found is None or kind not in found.matmul_flops:
@@ -55,14 +59,18 @@ def estimate_speed(work: Workload, machine: Machine, gpu: Gpu | None, total_step
     rates = _Rates(matmul, found.memory_bytes_per_second, found.attention_flops or matmul)
     steps = work.batch.gradient_accumulation_steps
     micro_step = _micro_step_seconds(work, rates, found)
+    joined = interconnect(machine, work.decisions.placement.value, network_gbps)
+    exchange = exchanged(work, joined, micro_step, rates.memory_bytes)
     step = micro_step * steps + _accumulation_seconds(work, rates) * (steps - 1)
-    step += _exchange_seconds(work, machine, micro_step) + _optimizer_seconds(work, rates)
+    step += exchange.waiting + _optimizer_seconds(work, rates)
     tokens = work.batch.global_batch_size * work.sequence_tokens
     return SpeedEstimate(
         step_seconds=step,
         tokens_per_second=tokens / step,
         mfu=_utilisation(work, found, kind, step),
         total_seconds=step * total_steps,
+        waiting_seconds=exchange.waiting,
+        communication_seconds=exchange.total,
     )
 
 
@@ -75,7 +83,8 @@ def _multiplied(work: Workload) -> str:
 
 def _utilisation(work: Workload, found: Ceilings, kind: str, step_seconds: float) -> float | None:
     peak = found.peak_flops.get(kind)
-    flops = training_flops(work.model, work.method.train_type) * work.batch.micro_batch_size * work.sequence_tokens
+    tokens = work.batch.micro_batch_size * work.sequence_tokens / work.sequence_parallel_size
+    flops = training_flops(work.model, work.method.train_type) * tokens
     return flops * work.batch.gradient_accumulation_steps / step_seconds / peak if peak else None
 
 
@@ -95,7 +104,7 @@ def _head_weights(model: ModelShape) -> int:
 def _micro_step_seconds(work: Workload, rates: _Rates, found: Ceilings) -> float:
     """Layers (matmuls and traffic, or the launch floor), recomputed layers, and the head with its loss."""
     model, tokens = work.model, work.computed_tokens
-    filled = tokens / work.batch.micro_batch_tokens
+    filled = tokens / work.device_tokens
     passes = 3 if work.method.train_type == "full" else 2
     layer_weights = _matmul_weights(model) - _head_weights(model)
     one_pass = 2 * layer_weights * tokens / rates.matmul_flops
@@ -130,7 +139,8 @@ def _attention_seconds(work: Workload, rates: _Rates) -> float:
 
     A mask instead of a kernel that knows of rows and order computes the whole square.
     """
-    halves = 1 if work.decisions.attention.value.implementation == "varlen" else 2
+    knows_order = work.decisions.attention.value.implementation == "varlen" or work.sequence_parallel_size > 1
+    halves = 1 if knows_order else 2
     flops = 2 * halves * work.attended_tokens * work.model.query_size * work.model.num_layers
     alone = work.row_tokens is not None and work.row_tokens >= work.batch.max_length
     return flops / max(rates.attention_flops, DENSE_ATTENTION_SHARE * rates.matmul_flops if alone else 0)
@@ -143,25 +153,21 @@ def _dequantising_seconds(work: Workload, rates: _Rates) -> float:
     return passes * weights_bytes(work.model, work.precision, work.method) / rates.memory_bytes
 
 
-def _exchange_seconds(work: Workload, machine: Machine, micro_step: float) -> float:
-    """Gradients between replicas: what does not travel behind the last micro-batch's backward pass."""
-    placement = work.decisions.placement.value
-    rate = exchange_bytes_per_second(machine, placement.gpu_indices) if placement.data_parallel_size > 1 else None
-    if rate is None:
-        return 0.0
-    whole = exchange_seconds(gradient_bytes(work), placement.num_gpus, rate)
-    return max(0.0, whole - OVERLAPPED * micro_step)
-
-
 def _accumulation_seconds(work: Workload, rates: _Rates) -> float:
     """Adding a micro-batch's gradients to those before: two reads and a write; adapters are small."""
     if work.method.train_type != "full":
         return 0.0
-    return 3 * weights_bytes(work.model, work.precision, work.method) / rates.memory_bytes
+    return 3 * _own_weights_bytes(work) / rates.memory_bytes
 
 
 def _optimizer_seconds(work: Workload, rates: _Rates) -> float:
     """Weights, gradients and states read, weights and states written; adapters are small."""
     if work.method.train_type != "full":
         return 1e-3
-    return 7 * weights_bytes(work.model, work.precision, work.method) / rates.memory_bytes
+    return 7 * _own_weights_bytes(work) / rates.memory_bytes
+
+
+def _own_weights_bytes(work: Workload) -> float:
+    """Of a device: all of them, or its shard."""
+    whole = weights_bytes(work.model, work.precision, work.method)
+    return whole / work.decisions.placement.value.num_gpus if work.is_sharded else whole

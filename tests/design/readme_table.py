@@ -13,7 +13,7 @@ from typing import get_args
 from adaptft import models, shapes
 from adaptft.cli.estimates import estimate
 from adaptft.facts import Machine
-from adaptft.plans import TrainPlan
+from adaptft.plans import SHARDED, TrainPlan
 from adaptft.policy import plan_training
 from adaptft.policy.assumed import machine_with
 from adaptft.requests import TrainRequest, TrainType
@@ -63,6 +63,8 @@ def cell(plan: TrainPlan) -> str:
     numbers = precision.compute if storage == precision.compute else f"{precision.compute}, base in {storage}"
     if decisions.method.value.train_type == "full":
         numbers = precision.compute if storage == precision.compute else f"{precision.compute}, weights in {storage}"
+    if decisions.placement.value.strategy in SHARDED:
+        numbers += f", {decisions.placement.value.strategy}"
     if decisions.optimizer.value.name != "adamw":
         numbers += f", {decisions.optimizer.value.name}"
     checkpointed = f", {layers.layers}/{layers.of} layers checkpointed" if layers.layers else ""

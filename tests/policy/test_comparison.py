@@ -102,6 +102,12 @@ def test_gpus_that_a_small_step_leaves_idle_are_counted():
     assert made.num_idle_gpus > 0
 
 
+def test_the_gpus_of_all_machines_are_counted():
+    request = replace(REQUEST, nnodes=2)
+    made = Option(name="x", plan=plan_training(machine_with("8xh100"), QWEN_7B, ALPACA, request))
+    assert (made.num_gpus, made.num_gpus_there, made.num_idle_gpus) == (16, 16, 0)
+
+
 def test_a_price_of_the_users_replaces_the_tables():
     dear = plan_training(machine_with("h100"), QWEN_7B, ALPACA, REQUEST, {ANY_GPU: Price(100.0, "", "--price")})
     usual = plan_training(machine_with("h100"), QWEN_7B, ALPACA, REQUEST)

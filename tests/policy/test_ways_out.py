@@ -23,6 +23,9 @@ CASES = {
     "no checkpointing": ("a10", QWEN_7B, {"train_type": "lora", "gradient_checkpointing": False, "max_length": 4096}),
     "large micro-batches": ("a10", QWEN_7B, {"train_type": "lora", "per_device_train_batch_size": 32}),
     "two cards": ("2x4090", QWEN_32B, {"train_type": "lora"}),
+    "replicas that are asked for": ("4xa100-80g", QWEN_14B, {"train_type": "full", "strategy": "ddp"}),
+    "one GPU that is asked for": ("4xl40s", QWEN_7B, {"train_type": "full", "num_gpus": 1}),
+    "whole 72B on eight cards": ("8xh100", QWEN_72B, {"train_type": "full"}),
     "bf16 is asked for": ("t4", QWEN_7B, {"train_type": "lora", "torch_dtype": "float16"}),
 }
 
@@ -60,17 +63,22 @@ def options(case: str) -> list[str]:
 
 
 def test_the_ways_out_are_wishes_on_this_machine_and_the_smallest_card():
-    assert options("whole 7B on an A10") == ["--train_type lora", "--train_type qlora", "--gpu a6000"]
+    assert options("whole 7B on an A10") == [
+        "--train_type lora", "--train_type qlora", "--gpu a6000", "--gpu a10 --gpus 4",
+    ]  # fmt: skip
     assert options("large micro-batches")[0] == "--per_device_train_batch_size 8 --global_batch_size 32"
     assert options("no checkpointing")[0] == "--gradient_checkpointing true"
     assert [option for option in options("long rows") if option.startswith("--max_length")] == ["--max_length 8192"]
     assert any(option.endswith("--gpus 2") for option in options("two cards"))
+    assert options("replicas that are asked for")[0] == "--strategy fsdp2"
+    assert options("one GPU that is asked for")[0] == "--num_gpus 2"
+    assert options("whole 72B on eight cards")[-1] == "--nnodes 2"
 
 
 def test_a_card_that_cannot_do_what_is_asked_is_no_way_out():
     small = planned("4060", QWEN_14B, {"train_type": "qlora", "torch_dtype": "bfloat16"})
     cards = [r.option for r in small.rejected if r.option.startswith("--gpu")]
-    assert cards == ["--gpu 3090"]  # not a T4 or V100, which are smaller and have no bf16
+    assert cards == ["--gpu 3090", "--gpu 4060 --gpus 4"]  # not a T4 or V100, which are smaller and have no bf16
 
 
 def test_where_no_card_is_large_enough_none_is_named():
