@@ -87,6 +87,19 @@ class Placement:
         """Ranks, or groups of ranks, that see different rows."""
         return 1 if self.strategy in ("cpu", "single", "layer_split") else self.num_gpus // self.sequence_parallel_size
 
+    @property
+    def num_ranks(self) -> int:
+        """Processes of the run on all machines."""
+        return self.data_parallel_size * self.sequence_parallel_size
+
+    @property
+    def is_sharded(self) -> bool:
+        """True where each rank holds a part of every weight: adapters then run as PEFT's, and NF4 as bitsandbytes'.
+
+        Fused operators join the weights of several layers in buffers of their own, which nothing shards.
+        """
+        return self.strategy in ("zero2", "zero3", "fsdp2")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:

@@ -47,7 +47,8 @@ def prepare(model: Any, decisions: Decisions) -> Any:
         return model
     adapted = _add_adapters(model, method)
     _leave_inputs_alone(adapted)
-    _swap_frozen_linears(adapted, method, kernels, fp8=decisions.precision.value.compute == "fp8")
+    if not decisions.placement.value.is_sharded:
+        _swap_frozen_linears(adapted, method, kernels, fp8=decisions.precision.value.compute == "fp8")
     if kernels.fused:
         fuse_adapted_layers(adapted, transposed_copy=kernels.transposed_copy)
     return adapted

@@ -14,7 +14,7 @@ from adaptft.errors import TrainingError
 from adaptft.models.continuing import fill_adapter
 from adaptft.models.planned import load_for_training
 from adaptft.plans import DTYPE_NAMES, TrainPlan
-from adaptft.training import adapters, checkpointing, losses, numerics
+from adaptft.training import adapters, checkpointing, losses, numerics, ranks
 from adaptft.training.arguments import autocast_dtype, training_arguments
 from adaptft.training.batches import Collator, Form, boundaries
 from adaptft.training.identity import identify
@@ -47,8 +47,9 @@ def build_trainer(
         MissingPackage: a package the plan needs is not installed.
     """
     require_learning_rate(plan.decisions.optimizer.value.learning_rate)
+    ranks.require_shardable(plan)
     arguments = training_arguments(plan, output_dir, resumes=resumes, evaluates=rows.evaluation is not None)
-    if plan.decisions.placement.value.data_parallel_size == 1:
+    if plan.decisions.placement.value.num_ranks == 1:
         arguments._n_gpu = min(arguments.n_gpu, 1)  # transformers would wrap nn.DataParallel over all it sees
     return SupervisedTrainer(
         plan,
@@ -78,8 +79,8 @@ def prepare_model(plan: TrainPlan, base: Any) -> Any:
         fill_adapter(model, Path(plan.request.adapters), Path(plan.request.model), error=TrainingError)
     base = adapters.causal_lm(model)
     losses.install_loss(base, decisions.loss.value, getattr(torch, DTYPE_NAMES[decisions.precision.value.autocast]))
-    if decisions.loss.value.kernel == "chunked":
-        _check_loss(plan, base)
+    if decisions.loss.value.kernel == "chunked" and (ranks.is_first() or not decisions.placement.value.is_sharded):
+        _check_loss(plan, base)  # the first rank alone has weights where they are to be sharded
     checkpointing.apply_checkpointing(base, decisions.checkpointing.value, has_dropout=checkpointing.has_dropout(model))
     if decisions.compile.value.enabled:
         checkpointing.compile_layers(base)

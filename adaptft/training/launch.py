@@ -71,14 +71,14 @@ def require_planned_machine(plan: TrainPlan, here: Machine) -> None:
 def needs_workers(plan: TrainPlan) -> bool:
     """True for several ranks, and where the GPU in use is not the first one CUDA sees."""
     placement = plan.decisions.placement.value
-    if placement.data_parallel_size > 1:
+    if placement.num_ranks > 1:
         return True
     return uses_gpu(plan) and placement.gpu_indices[:1] not in ((), (0,))
 
 
 def worker_command(plan: TrainPlan, plan_file: Path, output_dir: Path, python: str = sys.executable) -> list[str]:
     """torchrun as data: one process for each rank of this host."""
-    ranks = max(plan.decisions.placement.value.data_parallel_size, 1)
+    ranks = plan.decisions.placement.value.num_ranks
     return [
         python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}",
         "-m", "adaptft.training.worker", str(plan_file), str(output_dir),

@@ -28,6 +28,7 @@ from adaptft.training.numbers import RollBack
 from adaptft.training.progress import ProgressReport
 from adaptft.training.resuming import Start
 from adaptft.training.rows import TrainingRows, prepare_rows
+from adaptft.training.sharding import whole_weights
 from adaptft.units import format_count
 
 if TYPE_CHECKING:
@@ -78,9 +79,10 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
             clear_device_cache(garbage_collection=True)
         notes = (*notes, *_notes(plan, trainer, start))
         report = make_report(plan, trainer, rows, memory, graphs, seconds=time.monotonic() - begin, notes=notes)
+        weights = whole_weights(trainer.model) if trainer.is_fsdp_enabled else None
         if process.should_save:
             model = trainer.accelerator.unwrap_model(trainer.model)
-            report = results.write_result(plan, report, model, base, output_dir)
+            report = results.write_result(plan, report, model, base, output_dir, weights=weights)
     trainer.accelerator.wait_for_everyone()
     return report
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,14 @@ from adaptft.training.metrics import Clock, Counters, to_host
 from adaptft.training.numbers import NumberWatch
 from adaptft.training.parts import Batch
 from adaptft.training.resumable import Resumable
+from adaptft.training.sharding import Sharded
 from adaptft.training.stepping import Field, Steps
 
 COUNTS = ("num_tokens", "num_trained")
 GPU_LOADER_WORKERS = 2
 
 
-class PlannedTrainer(LoggedSteps, Resumable):
+class PlannedTrainer(LoggedSteps, Resumable, Sharded):
     """Mixin over ``transformers.Trainer``; see the module."""
 
     plan: TrainPlan
@@ -104,7 +105,7 @@ class PlannedTrainer(LoggedSteps, Resumable):
             model.train()
 
         def run(part: Batch, *, is_last: bool) -> Tensor:
-            with nullcontext() if is_last else self.accelerator.no_sync(model):
+            with nullcontext() if is_last else self.without_exchange(model):
                 loss: Tensor = self.compute_loss(
                     model, self._prepare_inputs(part), num_items_in_batch=num_items_in_batch
                 )
@@ -113,6 +114,13 @@ class PlannedTrainer(LoggedSteps, Resumable):
 
         loss: Tensor = self.steps.take(inputs, run, model.zero_grad)
         return loss
+
+    def without_exchange(self: Any, model: nn.Module) -> AbstractContextManager[None]:
+        """Inside, gradients stay on their rank; shards are exchanged all the same: no rank could hold the whole."""
+        context: AbstractContextManager[None] = (
+            nullcontext() if self.is_fsdp_enabled else self.accelerator.no_sync(model)
+        )
+        return context
 
     def compute_loss(
         self: Any, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -223,5 +231,7 @@ class SupervisedTrainer(PlannedTrainer, Trainer):  # type: ignore[misc]
             field,
             explain=lambda: recovery.out_of_memory(self.plan, recovery.free_memory(self.plan)),
             has_dropout=has_dropout(self.model),
-            exchanges=lambda: bool(getattr(self.model_wrapped, "require_backward_grad_sync", False)),
+            exchanges=lambda is_last: (
+                self.is_fsdp_enabled or (is_last and getattr(self.model_wrapped, "require_backward_grad_sync", False))
+            ),
         )

@@ -1,0 +1,102 @@
+"""What several ranks need beside a plan for one: how they talk, what each holds of the weights, how long they wait."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from adaptft.errors import RequestError, TrainingError
+from adaptft.plans import DTYPE_NAMES, Placement, TrainPlan
+
+TIMEOUT_VARIABLE = "ADAPTFT_RANK_TIMEOUT"
+TIMEOUT_SECONDS = 1800
+"""How long a rank waits for another one: the first rank reads data and writes checkpoints while the others wait."""
+
+
+def rank() -> int:
+    """This process's number among all ranks of the run; 0 where it is alone."""
+    return int(os.environ.get("RANK", 0))
+
+
+def is_first() -> bool:
+    """True for the rank that speaks and writes."""
+    return rank() == 0
+
+
+def timeout_seconds() -> int:
+    """How long a rank waits for another one before it gives the run up.
+
+    Raises:
+        RequestError: the environment says something that is no number of seconds.
+    """
+    given = os.environ.get(TIMEOUT_VARIABLE, str(TIMEOUT_SECONDS))
+    if not given.isdigit() or int(given) == 0:
+        raise RequestError(
+            f"{TIMEOUT_VARIABLE}={given} is no number of seconds.", fix=f"Use {TIMEOUT_VARIABLE}={TIMEOUT_SECONDS}."
+        )
+    return int(given)
+
+
+def arguments_of_ranks(plan: TrainPlan, *, on_gpu: bool) -> dict[str, Any]:
+    """The part of ``transformers.TrainingArguments`` that several ranks need; empty for one."""
+    placement = plan.decisions.placement.value
+    if placement.num_ranks == 1:
+        return {}
+    return {
+        "ddp_backend": "nccl" if on_gpu else "gloo",
+        "ddp_timeout": timeout_seconds(),
+        "ddp_find_unused_parameters": False,
+        # Frozen bases in FP8 and NF4 are buffers, and no buffer ever changes: DDP would send them in every forward.
+        "ddp_broadcast_buffers": False,
+        **(_sharding(placement) if placement.is_sharded else {}),
+    }
+
+
+def _sharding(placement: Placement) -> dict[str, Any]:
+    """FSDP2 with a unit for each decoder layer, as accelerate makes it."""
+    return {
+        "fsdp": True,
+        "fsdp_config": {
+            "version": 2,
+            "reshard_after_forward": placement.strategy != "zero2",
+            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "cpu_ram_efficient_loading": True,
+        },
+        # Without an exchange each micro-batch would leave whole gradients on every rank, which sharding is to spare.
+        "accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}},
+    }
+
+
+def mixed_precision(plan: TrainPlan) -> Any:
+    """FSDP2's policy: weights are gathered in the compute type, gradients added up in FP32.
+
+    accelerate's own would add gradients up, and return the loss, in 16 bit.
+    """
+    import torch
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    compute = getattr(torch, DTYPE_NAMES[plan.decisions.precision.value.autocast])
+    return MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
+
+
+def require_shardable(plan: TrainPlan) -> None:
+    """Refuse what cannot be cut into shards.
+
+    Raises:
+        TrainingError: the plan fuses adapters, or stores its base in FP8, or recomputes with offloaded inputs.
+    """
+    decisions = plan.decisions
+    if not decisions.placement.value.is_sharded:
+        return
+    if decisions.adapters.value.fused:
+        raise TrainingError(
+            f"The plan fuses adapters and shards weights ({decisions.placement.value.strategy}): the joined weights "
+            "would be whole on every GPU.",
+            fix="Plan again: adaptft plan leaves fused adapters out where it shards.",
+        )
+    if decisions.method.value.base_storage == "fp8":
+        raise TrainingError(
+            f"The plan stores the base in FP8 and shards it ({decisions.placement.value.strategy}), which FSDP2 "
+            "cannot: it would be whole on every GPU.",
+            fix="Train with --train_type qlora, or with --fp8 false.",
+        )
