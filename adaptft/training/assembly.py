@@ -47,7 +47,6 @@ def build_trainer(
         MissingPackage: a package the plan needs is not installed.
     """
     require_learning_rate(plan.decisions.optimizer.value.learning_rate)
-    ranks.require_shardable(plan)
     arguments = training_arguments(plan, output_dir, resumes=resumes, evaluates=rows.evaluation is not None)
     if plan.decisions.placement.value.num_ranks == 1:
         arguments._n_gpu = min(arguments.n_gpu, 1)  # transformers would wrap nn.DataParallel over all it sees

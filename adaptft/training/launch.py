@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from adaptft import quiet
@@ -17,11 +18,12 @@ from adaptft.facts import Machine
 from adaptft.plans import Placement, TrainPlan
 from adaptft.records import read_json, write_json
 from adaptft.reports import RunReport
-from adaptft.training import folders, interruption, numerics
+from adaptft.training import failures, folders, interruption, numerics, ranks
 from adaptft.training.arguments import uses_gpu
 
 MEMORY_TOLERANCE = 0.02
 """Tools differ this much on how much memory the same board has."""
+NCCL_P2P = "NCCL_P2P_DISABLE"
 STOP_SECONDS = 40.0
 """torchrun itself kills ranks that have not ended 30 s after it was told to."""
 
@@ -78,9 +80,10 @@ def needs_workers(plan: TrainPlan) -> bool:
 
 def worker_command(plan: TrainPlan, plan_file: Path, output_dir: Path, python: str = sys.executable) -> list[str]:
     """torchrun as data: one process for each rank of this host."""
-    ranks = plan.decisions.placement.value.num_ranks
+    here = len(plan.decisions.placement.value.gpu_indices) or 1
     return [
-        python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}",
+        python, "-m", "adaptft.training.elastic", str(plan_file.with_name(failures.ENDINGS)),
+        "--standalone", f"--nproc-per-node={here}",
         "-m", "adaptft.training.worker", str(plan_file), str(output_dir),
     ]  # fmt: skip
 
@@ -91,21 +94,43 @@ def visible_devices(placement: Placement, inherited: str | None) -> str:
     return ",".join(names[index] if names else str(index) for index in placement.gpu_indices)
 
 
+def without_peer_access(plan: TrainPlan) -> tuple[tuple[int, int], ...]:
+    """Pairs of the planned GPUs between which the driver refuses copies; NCCL may hang or read garbage there."""
+    chosen = plan.decisions.placement.value.gpu_indices
+    links = (link for link in plan.machine.links if link.a in chosen and link.b in chosen)
+    return tuple((link.a, link.b) for link in links if link.peer_access is False)
+
+
+def environment_of_ranks(plan: TrainPlan, inherited: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The environment that the ranks start in, and what is to be said of it; what is set from outside stays."""
+    placement = plan.decisions.placement.value
+    environment = dict(inherited)
+    if not uses_gpu(plan):
+        return environment, ()
+    environment["CUDA_VISIBLE_DEVICES"] = visible_devices(placement, inherited.get("CUDA_VISIBLE_DEVICES"))
+    apart = without_peer_access(plan)
+    if not apart or NCCL_P2P in inherited:
+        return environment, ()
+    environment[NCCL_P2P] = "1"
+    a, b = apart[0]
+    return environment, (
+        f"GPUs {a} and {b} cannot reach each other's memory: {NCCL_P2P}=1, copies go through the host.",
+    )
+
+
 def _run_workers(plan: TrainPlan, output_dir: Path) -> RunReport:
-    environment = dict(os.environ)
-    if uses_gpu(plan):
-        environment["CUDA_VISIBLE_DEVICES"] = visible_devices(
-            plan.decisions.placement.value, os.environ.get("CUDA_VISIBLE_DEVICES")
-        )
+    placement = plan.decisions.placement.value
+    environment, notes = environment_of_ranks(plan, os.environ)
+    if placement.num_ranks > 1:
+        waits = failures.waits(ranks.timeout_seconds())
+        notes = (f"{placement.num_ranks} ranks, {placement.strategy}; {waits}.", *notes)
+    print(*notes, sep="\n", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="adaptft-") as folder:
         plan_file = Path(folder) / folders.PLAN
         write_json(plan_file, plan)
         status = _wait(subprocess.Popen(worker_command(plan, plan_file, output_dir), env=environment))
         if status:
-            raise TrainingError(
-                f"A worker of the run ended with status {status}; its message stands above.",
-                fix="Mend what it names and go on with --resume_from_checkpoint auto.",
-            )
+            raise failures.explain(*failures.found_in(Path(folder)), placement.num_ranks, output_dir)
         report = plan_file.with_name(folders.REPORT)
         return read_json(RunReport, report, error=TrainingError, what="run report", fix="Start the run again.")
 

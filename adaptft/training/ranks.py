@@ -7,6 +7,7 @@ from typing import Any
 
 from adaptft.errors import RequestError, TrainingError
 from adaptft.plans import DTYPE_NAMES, Placement, TrainPlan
+from adaptft.training.sequences import parallelism, require_shareable
 
 TIMEOUT_VARIABLE = "ADAPTFT_RANK_TIMEOUT"
 TIMEOUT_SECONDS = 1800
@@ -49,6 +50,7 @@ def arguments_of_ranks(plan: TrainPlan, *, on_gpu: bool) -> dict[str, Any]:
         # Frozen bases in FP8 and NF4 are buffers, and no buffer ever changes: DDP would send them in every forward.
         "ddp_broadcast_buffers": False,
         **(_sharding(placement) if placement.is_sharded else {}),
+        **({"parallelism_config": parallelism(plan)} if placement.sequence_parallel_size > 1 else {}),
     }
 
 
@@ -79,24 +81,24 @@ def mixed_precision(plan: TrainPlan) -> Any:
     return MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
 
 
-def require_shardable(plan: TrainPlan) -> None:
-    """Refuse what cannot be cut into shards.
+def require_possible(plan: TrainPlan, *, on_gpu: bool) -> None:
+    """Refuse what several ranks cannot do, before anything is loaded.
 
     Raises:
-        TrainingError: the plan fuses adapters, or stores its base in FP8, or recomputes with offloaded inputs.
+        TrainingError: the plan shards fused adapters or an FP8 base, or shares rows that cannot be shared.
     """
+    require_shareable(plan, on_gpu=on_gpu)
     decisions = plan.decisions
+    strategy = decisions.placement.value.strategy
     if not decisions.placement.value.is_sharded:
         return
     if decisions.adapters.value.fused:
         raise TrainingError(
-            f"The plan fuses adapters and shards weights ({decisions.placement.value.strategy}): the joined weights "
-            "would be whole on every GPU.",
+            f"The plan fuses adapters and shards weights ({strategy}): the joined weights would be whole on every GPU.",
             fix="Plan again: adaptft plan leaves fused adapters out where it shards.",
         )
     if decisions.method.value.base_storage == "fp8":
         raise TrainingError(
-            f"The plan stores the base in FP8 and shards it ({decisions.placement.value.strategy}), which FSDP2 "
-            "cannot: it would be whole on every GPU.",
+            f"The plan stores the base in FP8 and shards it ({strategy}): it would be whole on every GPU.",
             fix="Train with --train_type qlora, or with --fp8 false.",
         )

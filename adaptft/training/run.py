@@ -18,7 +18,7 @@ from adaptft.models.locating import unpacked_from
 from adaptft.plans import TrainPlan
 from adaptft.records import read_json
 from adaptft.reports import RunReport
-from adaptft.training import folders, interruption, metrics, numerics, recovery, results, resuming
+from adaptft.training import folders, interruption, metrics, numerics, ranks, recovery, results, resuming
 from adaptft.training.adapters import count_parameters, tensor_bytes
 from adaptft.training.arguments import training_arguments, uses_gpu
 from adaptft.training.assembly import build_trainer
@@ -43,6 +43,7 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
     """
     begin = time.monotonic()
     numerics.set_up(plan)
+    ranks.require_possible(plan, on_gpu=uses_gpu(plan))
     start = resuming.starting_point(plan, output_dir)
     request = plan.request
     base = models.locate(

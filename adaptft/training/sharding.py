@@ -85,19 +85,22 @@ def shard_like(value: Tensor, example: Tensor) -> Tensor:
     return distribute_tensor(value, example.device_mesh, example.placements, src_data_rank=None)
 
 
+@torch.no_grad()
 def whole_weights(model: nn.Module) -> dict[str, Tensor]:
     """What a save of ``model`` holds, gathered: all weights, or the trained ones where adapters are on a frozen base.
 
-    Only the first rank keeps them; each is alone on a device while it is gathered.
+    Only the first rank keeps them; each is alone on a device while it is gathered. Tied weights come once.
     """
-    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    chosen = trained if hasattr(model, "peft_config") else model.state_dict().keys()
+    is_adapted = hasattr(model, "peft_config")
     weights: dict[str, Tensor] = {}
-    for name, value in model.state_dict().items():
-        if name in chosen:
-            gathered = whole(value)
-            if _keeps():
-                weights[name] = gathered
+    seen: set[int] = set()
+    for name, value in model.state_dict(keep_vars=True).items():
+        if id(value) in seen or (is_adapted and not value.requires_grad):
+            continue
+        seen.add(id(value))
+        gathered = whole(value.detach())
+        if _keeps():
+            weights[name] = gathered
     return weights
 
 

@@ -19,7 +19,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from adaptft.plans import TrainPlan
-from adaptft.training import interruption, recovery
+from adaptft.training import interruption, recovery, sequences
 from adaptft.training.adapters import trained_parameters
 from adaptft.training.batches import Collator, EpochLoader, MicroBatches, Rows, loader
 from adaptft.training.checkpointing import has_dropout
@@ -80,12 +80,12 @@ class PlannedTrainer(LoggedSteps, Resumable, Sharded):
         return window, trained.clamp(min=1) if torch.is_tensor(trained) else max(trained, 1)
 
     def _over_ranks(self: Any, *counts: int) -> Sequence[Tensor | int]:
-        """Each summed over the ranks; between ranks they stay on the device, unread."""
+        """Each summed over all rows; between ranks they stay on the device, unread. Ranks that share rows count one."""
         if self.args.world_size <= 1:
             return counts
         totals = torch.tensor(counts, device=self.args.device)
         torch.distributed.all_reduce(totals)
-        return totals.unbind()
+        return (-(-totals // self.plan.decisions.placement.value.sequence_parallel_size)).unbind()
 
     def _prepare_inputs(self: Any, inputs: Batch) -> Batch:
         return {
@@ -105,10 +105,9 @@ class PlannedTrainer(LoggedSteps, Resumable, Sharded):
             model.train()
 
         def run(part: Batch, *, is_last: bool) -> Tensor:
-            with nullcontext() if is_last else self.without_exchange(model):
-                loss: Tensor = self.compute_loss(
-                    model, self._prepare_inputs(part), num_items_in_batch=num_items_in_batch
-                )
+            ready = self._prepare_inputs(part)
+            with nullcontext() if is_last else self.without_exchange(model), sequences.shared(self, ready):
+                loss: Tensor = self.compute_loss(model, ready, num_items_in_batch=num_items_in_batch)
                 self.accelerator.backward(loss)
             return loss.detach()
 
@@ -171,7 +170,9 @@ class PlannedTrainer(LoggedSteps, Resumable, Sharded):
         """Summed loss of ``batches`` on this rank, and how many tokens it is of."""
 
         def run(part: Batch, *, is_last: bool) -> Tensor:
-            loss: Tensor = self.model(**self._prepare_inputs(part))["loss"]
+            ready = self._prepare_inputs(part)
+            with sequences.shared(self, ready):
+                loss: Tensor = self.model(**ready)["loss"]
             return loss
 
         was_training = self.model.training
@@ -193,9 +194,11 @@ def _loader(trainer: Any, rows: Rows, size: int, seed: int | None) -> EpochLoade
     """Training batches (those with a seed) are made ahead by workers where a GPU would wait for them."""
     arguments = trainer.args
     on_gpu = arguments.device.type == "cuda"
+    sharing = trainer.plan.decisions.placement.value.sequence_parallel_size
     order = MicroBatches(
-        len(rows), size, seed=seed, rank=arguments.process_index, num_ranks=max(arguments.world_size, 1)
-    )
+        len(rows), size, seed=seed, rank=arguments.process_index // sharing,
+        num_ranks=max(arguments.world_size // sharing, 1),
+    )  # fmt: skip
     workers = GPU_LOADER_WORKERS if on_gpu and seed is not None else 0
     return loader(rows, order, trainer.collator, pinned=on_gpu, num_workers=workers)
 
