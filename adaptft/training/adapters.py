@@ -47,7 +47,9 @@ def prepare(model: Any, decisions: Decisions) -> Any:
         return model
     adapted = _add_adapters(model, method)
     _leave_inputs_alone(adapted)
-    if not decisions.placement.value.is_sharded:
+    if decisions.placement.value.is_sharded:
+        _keep_packing(adapted)
+    else:
         _swap_frozen_linears(adapted, method, kernels, fp8=decisions.precision.value.compute == "fp8")
     if kernels.fused:
         fuse_adapted_layers(adapted, transposed_copy=kernels.transposed_copy)
@@ -120,6 +122,13 @@ def _leave_inputs_alone(model: Any) -> None:
     for module in model.modules():
         if hasattr(module, "cast_input_dtype_enabled"):
             module.cast_input_dtype_enabled = False
+
+
+def _keep_packing(model: Any) -> None:
+    """bitsandbytes packs NF4 weights anew where they are first evaluated on a host, and could be sharded no more."""
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
 
 
 def _swap_frozen_linears(model: Any, method: Method, kernels: AdapterKernels, *, fp8: bool) -> None:

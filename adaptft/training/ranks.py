@@ -6,12 +6,15 @@ import os
 from typing import Any
 
 from adaptft.errors import RequestError, TrainingError
-from adaptft.plans import DTYPE_NAMES, Placement, TrainPlan
+from adaptft.plans import DTYPE_NAMES, TrainPlan
 from adaptft.training.sequences import parallelism, require_shareable
 
 TIMEOUT_VARIABLE = "ADAPTFT_RANK_TIMEOUT"
 TIMEOUT_SECONDS = 1800
 """How long a rank waits for another one: the first rank reads data and writes checkpoints while the others wait."""
+
+
+TIED_MODULES = {"embed_tokens", "lm_head"}
 
 
 def rank() -> int:
@@ -49,20 +52,21 @@ def arguments_of_ranks(plan: TrainPlan, *, on_gpu: bool) -> dict[str, Any]:
         "ddp_find_unused_parameters": False,
         # Frozen bases in FP8 and NF4 are buffers, and no buffer ever changes: DDP would send them in every forward.
         "ddp_broadcast_buffers": False,
-        **(_sharding(placement) if placement.is_sharded else {}),
+        **(_sharding(plan) if placement.is_sharded else {}),
         **({"parallelism_config": parallelism(plan)} if placement.sequence_parallel_size > 1 else {}),
     }
 
 
-def _sharding(placement: Placement) -> dict[str, Any]:
+def _sharding(plan: TrainPlan) -> dict[str, Any]:
     """FSDP2 with a unit for each decoder layer, as accelerate makes it."""
+    decisions = plan.decisions
     return {
         "fsdp": True,
         "fsdp_config": {
             "version": 2,
-            "reshard_after_forward": placement.strategy != "zero2",
+            "reshard_after_forward": decisions.placement.value.strategy != "zero2",
             "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "cpu_ram_efficient_loading": True,
+            "cpu_ram_efficient_loading": decisions.method.value.base_storage != "nf4",  # each rank packs its own
         },
         # Without an exchange each micro-batch would leave whole gradients on every rank, which sharding is to spare.
         "accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}},
@@ -101,4 +105,10 @@ def require_possible(plan: TrainPlan, *, on_gpu: bool) -> None:
         raise TrainingError(
             f"The plan stores the base in FP8 and shards it ({strategy}): it would be whole on every GPU.",
             fix="Train with --train_type qlora, or with --fp8 false.",
+        )
+    tied = plan.model.tie_word_embeddings and set(decisions.method.value.modules_to_save) & TIED_MODULES
+    if tied:
+        raise TrainingError(
+            f"modules_to_save {' '.join(sorted(tied))} trains copies of one tied table, which {strategy} cannot shard.",
+            fix="Leave modules_to_save out, or train the whole model: --train_type full.",
         )
