@@ -10,7 +10,8 @@ from adaptft import artifacts
 from adaptft.errors import DoesNotFit, MachineError, OutputError
 from adaptft.plans import Placement
 from adaptft.training import folders, train
-from adaptft.training.launch import needs_workers, require_planned_machine, visible_devices, worker_command
+from adaptft.training.launch import require_planned_machine
+from adaptft.training.workers import needs_workers, visible_devices, worker_command
 
 
 def with_gpus(*gpus):

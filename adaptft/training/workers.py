@@ -1,0 +1,159 @@
+"""torchrun and its workers, one for each rank of this machine. Workers read the plan from a file and decide nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from adaptft.errors import AdaptftError, TrainingError
+from adaptft.plans import Placement, TrainPlan
+from adaptft.records import read_json, write_json
+from adaptft.reports import RunReport
+from adaptft.training import folders
+from adaptft.training.arguments import uses_gpu
+from adaptft.training.meeting import LOOK_SECONDS, RETURN_SECONDS, Meeting
+from adaptft.training.rendezvous import interface_to
+from adaptft.training.seats import Seat
+
+STOP_SECONDS = 40.0
+"""torchrun itself kills ranks that have not ended 30 s after it was told to."""
+
+
+def needs_workers(plan: TrainPlan) -> bool:
+    """True for several ranks, and where the GPU in use is not the first one CUDA sees."""
+    placement = plan.decisions.placement.value
+    if placement.data_parallel_size > 1:
+        return True
+    return uses_gpu(plan) and placement.gpu_indices[:1] not in ((), (0,))
+
+
+def worker_command(
+    plan: TrainPlan, plan_file: Path, output_dir: Path, *, seat: Seat | None = None, python: str = sys.executable
+) -> list[str]:
+    """torchrun as data: one process for each rank of this host."""
+    placement = plan.decisions.placement.value
+    ranks = max(placement.data_parallel_size * placement.sequence_parallel_size // placement.nodes, 1)
+    meeting = ["--standalone"] if seat is None else _rendezvous(seat, plan.request.max_restarts)
+    return [
+        python, "-m", "torch.distributed.run", *meeting, f"--nproc-per-node={ranks}",
+        "-m", "adaptft.training.worker", str(plan_file), str(output_dir),
+    ]  # fmt: skip
+
+
+def _rendezvous(seat: Seat, max_restarts: int) -> list[str]:
+    """How torchrun meets the other machines: at the table that the first machine's own process keeps.
+
+    torchrun numbers machines in the order of their names, which nothing else uses; the first one's is also where rank
+    0 is reached. So the first machine has rank 0, which writes the result.
+    """
+    name = seat.address if seat.is_first else f"{seat.address}~{seat.rank:05}"
+    return [
+        f"--nnodes={seat.nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={seat.endpoint}", "--rdzv-id=adaptft",
+        f"--rdzv-conf=is_host=false,join_timeout={RETURN_SECONDS:.0f}", f"--local-addr={name}",
+        f"--max-restarts={max_restarts}",
+    ]  # fmt: skip
+
+
+def visible_devices(placement: Placement, inherited: str | None) -> str:
+    """``CUDA_VISIBLE_DEVICES`` that shows the planned GPUs only; indices count within what is visible already."""
+    names = inherited.split(",") if inherited else None
+    return ",".join(names[index] if names else str(index) for index in placement.gpu_indices)
+
+
+def worker_environment(plan: TrainPlan, seat: Seat | None, inherited: Mapping[str, str]) -> dict[str, str]:
+    """What torchrun and its ranks see: the planned GPUs, and nothing of a scheduler's own wishes for torchrun."""
+    environment = {name: value for name, value in inherited.items() if not name.startswith("PET_")}
+    if uses_gpu(plan):
+        placement = plan.decisions.placement.value
+        environment["CUDA_VISIBLE_DEVICES"] = visible_devices(placement, inherited.get("CUDA_VISIBLE_DEVICES"))
+    if seat is not None:
+        # else a machine that comes back waits for an address that torchrun wrote once, before it was lost
+        environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+        interface = interface_to(seat)
+        if interface is not None:
+            environment.setdefault("GLOO_SOCKET_IFNAME", interface)
+    return environment
+
+
+def run_workers(plan: TrainPlan, output_dir: Path, meeting: Meeting | None = None) -> RunReport:
+    """Carry the plan out in workers, beside those of the other machines.
+
+    Raises:
+        TrainingError: a worker, or another machine, stopped.
+    """
+    seat = None if meeting is None else meeting.seat
+    with tempfile.TemporaryDirectory(prefix="adaptft-") as folder:
+        plan_file = Path(folder) / folders.PLAN
+        write_json(plan_file, plan)
+        command = worker_command(plan, plan_file, output_dir, seat=seat)
+        workers = subprocess.Popen(command, env=worker_environment(plan, seat, os.environ))
+        status = _wait(workers) if meeting is None else _wait_among(workers, meeting, output_dir)
+        if status:
+            raise TrainingError(
+                f"A worker of the run ended with status {status}; its message stands above.",
+                fix="Mend what it names and go on with --resume_from_checkpoint auto.",
+            )
+        if meeting is not None and not meeting.seat.is_first:
+            return meeting.report()
+        written = plan_file.with_name(folders.REPORT)
+        report = read_json(RunReport, written, error=TrainingError, what="run report", fix="Start the run again.")
+        if meeting is not None:
+            meeting.publish(report)
+        return report
+
+
+def _wait(workers: subprocess.Popen[bytes], look: Callable[[], None] = lambda: None) -> int:
+    """The status of torchrun; an interruption is handed on to it, and the ranks get time to clean up.
+
+    ``look`` is called a few times a second, and ends the waiting with what it raises.
+    """
+    try:
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return workers.wait(LOOK_SECONDS)
+            look()
+    except KeyboardInterrupt:
+        workers.terminate()
+        try:
+            workers.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            kill_all(workers)
+        raise
+
+
+def _wait_among(workers: subprocess.Popen[bytes], meeting: Meeting, output_dir: Path) -> int:
+    """As ``_wait``; where another machine fails, ranks that wait for it are killed, and what they left half is removed.
+
+    Raises:
+        TrainingError: another machine stopped or is gone.
+    """
+    try:
+        status = _wait(workers, meeting.look)
+        if status:
+            meeting.look()  # where the other machine's error came first, it is the one to tell
+        return status
+    except AdaptftError:
+        kill_all(workers)
+        if meeting.seat.is_first:
+            folders.release(output_dir)
+        raise
+
+
+def kill_all(workers: subprocess.Popen[bytes]) -> None:
+    """End torchrun and its ranks at once: they wait in a collective, which nothing softer ends."""
+    try:
+        ranks = psutil.Process(workers.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        ranks = []
+    workers.kill()
+    for rank in ranks:
+        with suppress(psutil.NoSuchProcess):
+            rank.kill()
+    workers.wait()
