@@ -30,6 +30,8 @@ RETURN_SECONDS = 600.0
 LINGER_SECONDS = 60.0
 """How long the first machine keeps the table for others that are ending."""
 LOOK_SECONDS = 0.2
+JUDGE_SECONDS = SILENCE_SECONDS + 10.0
+"""How long the first machine waits for the others to say how they ended."""
 
 
 @contextmanager
@@ -140,20 +142,55 @@ class Meeting:
             KeyboardInterrupt: another machine was told to stop.
         """
         self._require_no_end()
-        if self._table.has("stop"):
-            signal.raise_signal(signal.SIGTERM)
+        self._heed_stop()
+        if self.seat.is_first and self._table.has("failed"):
+            self._judge()
+            self._require_no_end()
         for rank in self._heartbeat.silent():
             silence = self._heartbeat.silence(rank)
             if self._table.has(f"done/{rank}"):
                 continue
             if self.max_restarts == 0 or silence > RETURN_SECONDS:
-                raise TrainingError(
-                    f"{self.name(rank)} is gone: no sign of life for {format_seconds(silence)}.", fix=AGAIN
-                )
+                raise TrainingError(self._gone(rank), fix=AGAIN)
             self._call_gone(rank)
         for rank in [rank for rank in self._called_gone if self._heartbeat.silence(rank) < SILENCE_SECONDS]:
             self._called_gone.discard(rank)
             _say(f"{self.name(rank)} is back.")
+
+    def blame(self, status: int) -> None:
+        """Find out who is at fault where this machine's ranks ended with ``status``: those of a lost machine fail too.
+
+        Raises:
+            TrainingError: another machine is.
+            KeyboardInterrupt: the run was stopped on purpose.
+        """
+        self._heed_stop()
+        self._table.set_first("failed", {"rank": self.seat.rank, "status": status})
+        self._table.set(f"failed/{self.seat.rank}", status)
+        if self.seat.is_first:
+            self._judge()
+        deadline = time.monotonic() + JUDGE_SECONDS
+        while not self._table.has("end") and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+        self._require_no_end()
+
+    def _heed_stop(self) -> None:
+        if self._table.has("stop"):
+            signal.raise_signal(signal.SIGTERM)
+
+    def _judge(self) -> None:
+        """On the first machine: a machine that is gone is at fault, else the one whose ranks failed first."""
+        deadline = time.monotonic() + JUDGE_SECONDS
+        others = range(1, self.seat.nodes)
+        while time.monotonic() < deadline and not all(self._has_ended(rank) for rank in others):
+            if gone := [rank for rank in self._heartbeat.silent() if not self._has_ended(rank)]:
+                self._table.set_first("end", {"rank": gone[0], "problem": self._gone(gone[0]), "fix": AGAIN})
+                return
+            time.sleep(LOOK_SECONDS)
+        failed = self._table.get("failed")
+        problem = f"{self.name(failed['rank'])} stopped: a worker there ended with status {failed['status']}."
+        fix = "See what it printed, mend that, and start again with --resume_from_checkpoint auto."
+        self._table.set_first("end", {"rank": failed["rank"], "problem": problem, "fix": fix})
 
     def publish(self, report: RunReport) -> None:
         """Give the other machines the first one's report."""
@@ -189,7 +226,7 @@ class Meeting:
             problem, fix = f"{type(cause).__name__}, which its own output explains.", AGAIN
             if isinstance(cause, AdaptftError):
                 problem, fix = cause.problem, cause.fix
-            said = {"rank": self.seat.rank, "problem": problem, "fix": fix}
+            said = {"rank": self.seat.rank, "problem": f"{self.name(self.seat.rank)} stopped: {problem}", "fix": fix}
             self._table.attempt(lambda: self._table.set_first("end", said))
         self.close()
 
@@ -234,11 +271,20 @@ class Meeting:
         return self._table.get(key)
 
     def _require_no_end(self) -> None:
+        """Raises ``TrainingError`` where the run has ended, unless this machine is why."""
         if self._heartbeat.is_cut_off:
             raise self._table.is_gone()
         if self._table.has("end"):
             said = self._table.get("end")
-            raise TrainingError(f"{self.name(said['rank'])} stopped: {said['problem']}", fix=said["fix"])
+            if said["rank"] != self.seat.rank:
+                raise TrainingError(said["problem"], fix=said["fix"])
+
+    def _has_ended(self, rank: int) -> bool:
+        return self._table.has(f"failed/{rank}") or self._table.has(f"done/{rank}")
+
+    def _gone(self, rank: int) -> str:
+        silence = format_seconds(self._heartbeat.silence(rank))
+        return f"{self.name(rank)} is gone: no sign of life for {silence}."
 
     def _missing(self, rank: int) -> MachineError:
         return MachineError(

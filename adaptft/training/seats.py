@@ -37,6 +37,9 @@ class Seat:
         """True for the machine that plans, keeps the meeting and writes the result."""
         return self.rank == 0
 
+    def __str__(self) -> str:
+        return f"Machine {self.rank} of {self.nodes}"
+
     @property
     def endpoint(self) -> str:
         """``HOST:PORT``, with brackets around an IPv6 address."""

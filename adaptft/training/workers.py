@@ -109,10 +109,17 @@ def run_workers(plan: TrainPlan, output_dir: Path, meeting: Meeting | None = Non
         return report
 
 
-def _wait(workers: subprocess.Popen[bytes], look: Callable[[], None] = lambda: None) -> int:
+def _nothing() -> None:
+    """What there is to do about other machines where there are none."""
+
+
+def _wait(
+    workers: subprocess.Popen[bytes], look: Callable[[], None] = _nothing, pass_on: Callable[[], None] = _nothing
+) -> int:
     """The status of torchrun; an interruption is handed on to it, and the ranks get time to clean up.
 
-    ``look`` is called a few times a second, and ends the waiting with what it raises.
+    ``look`` is called a few times a second, and ends the waiting with what it raises; ``pass_on`` tells other machines
+    of an interruption.
     """
     try:
         while True:
@@ -120,6 +127,7 @@ def _wait(workers: subprocess.Popen[bytes], look: Callable[[], None] = lambda: N
                 return workers.wait(LOOK_SECONDS)
             look()
     except KeyboardInterrupt:
+        pass_on()
         workers.terminate()
         try:
             workers.wait(STOP_SECONDS)
@@ -135,9 +143,9 @@ def _wait_among(workers: subprocess.Popen[bytes], meeting: Meeting, output_dir: 
         TrainingError: another machine stopped or is gone.
     """
     try:
-        status = _wait(workers, meeting.look)
+        status = _wait(workers, meeting.look, meeting.stop)
         if status:
-            meeting.look()  # where the other machine's error came first, it is the one to tell
+            meeting.blame(status)
         return status
     except AdaptftError:
         kill_all(workers)
