@@ -38,10 +38,10 @@ def command(parsed: Parsed[TrainRequest], machine_file: Path | None) -> None:
             click.echo(f"{meeting.seat} (they count from 0): waiting for the first one's plan.", err=True)
             plan, folder = meeting.receive()
         report = training.train(plan, folder, meeting)
-    if meeting is None or meeting.seat.is_first:
-        show(render_run(plan, report, folder))
-    else:
-        click.echo(f"Finished; the result is on {meeting.name(0)}, in {folder}.")
+        if meeting is None or meeting.seat.is_first:
+            show(render_run(plan, report, folder))
+        else:
+            click.echo(f"Finished; the result is on {meeting.name(0)}, in {folder}.")
 
 
 def _planned(parsed: Parsed[TrainRequest], machine_file: Path | None) -> tuple[TrainPlan, Path]:

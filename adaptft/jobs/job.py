@@ -76,7 +76,7 @@ def option_words(request: TrainRequest) -> tuple[str, ...]:
     for name, field in option_fields(TrainRequest).items():
         value = getattr(request, name)
         is_default = value == (None if field.required else field.default)
-        unset = value is None or value == () or (is_default and name not in request.given)
+        unset = value is None or (is_default and (value == () or name not in request.given))
         if unset or name in OF_THE_SCHEDULER:
             continue
         found += [f"--{name}", *_words(value)]
@@ -86,7 +86,9 @@ def option_words(request: TrainRequest) -> tuple[str, ...]:
 def _words(value: Any) -> list[str]:
     if isinstance(value, bool):
         return [str(value).lower()]
-    return [str(item) for item in value] if isinstance(value, tuple) else [str(value)]
+    if isinstance(value, tuple):
+        return [str(item) for item in value] or ["none"]
+    return [str(value)]
 
 
 def script_lines(words: tuple[str, ...]) -> tuple[str, ...]:

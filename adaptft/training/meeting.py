@@ -175,6 +175,7 @@ class Meeting:
         self._require_no_end()
 
     def _heed_stop(self) -> None:
+        """Stop where another machine was told to: as if this one had been."""
         if self._table.has("stop"):
             signal.raise_signal(signal.SIGTERM)
 
@@ -210,13 +211,18 @@ class Meeting:
 
     def interrupted(self, output_dir: Path) -> Interrupted:
         """What another machine says of a run that was stopped: the first one knows what is kept."""
-        deadline = time.monotonic() + LINGER_SECONDS
-        is_saved = self._table.attempt(lambda: self._wait("saved", deadline))
+        is_saved = self._table.attempt(self._saved)
         return Interrupted(
             f"Stopped with {self.name(0)}, where {output_dir} holds what is kept",
             fix="go on with the same commands and --resume_from_checkpoint auto.",
             is_saved=bool(is_saved),
         )
+
+    def _saved(self) -> bool:
+        deadline = time.monotonic() + LINGER_SECONDS
+        while not self._table.has("saved") and not self._table.has("done/0") and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+        return self._table.has("saved") and bool(self._table.get("saved"))
 
     def leave(self, cause: BaseException) -> None:
         """End the run on all machines because of ``cause``, and go."""
@@ -265,6 +271,7 @@ class Meeting:
         """
         while not self._table.has(key):
             self._require_no_end()
+            self._heed_stop()
             if deadline is not None and time.monotonic() > deadline:
                 raise self._table.is_gone() if missing is None else missing()
             time.sleep(LOOK_SECONDS)

