@@ -1,8 +1,10 @@
 """Carry a training plan out: ``train(plan, output_dir) -> RunReport``.
 
 launch       this process, or one torchrun worker for each GPU, on every machine
+workers      torchrun on this machine
 seats        which of the machines this one is
 meeting      what the machines of a run tell each other
+watch        whether their run can go on, and whose fault it is where it cannot
 table        where they do: keys and values that all of them see
 rendezvous   how they find that table
 heartbeat    who of them lives

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,24 +12,20 @@ from typing import Any
 
 import msgspec
 
-from adaptft.errors import AdaptftError, Interrupted, MachineError, TrainingError
+from adaptft.errors import AdaptftError, Interrupted, MachineError
 from adaptft.plans import TrainPlan
 from adaptft.records import from_dict, to_dict
 from adaptft.reports import RunReport
 from adaptft.requests import TrainRequest
-from adaptft.training.heartbeat import SILENCE_SECONDS, Heartbeat, beat_key
+from adaptft.training.heartbeat import Heartbeat, beat_key
 from adaptft.training.rendezvous import JOIN_SECONDS, another_connection, open_store
 from adaptft.training.seats import Seat, find_seat
-from adaptft.training.table import AGAIN, Table
+from adaptft.training.table import Table
+from adaptft.training.watch import LOOK_SECONDS, Watch, machine_name
 from adaptft.units import format_seconds
 
-RETURN_SECONDS = 600.0
-"""How long a run that may begin again waits for a machine that is gone."""
 LINGER_SECONDS = 60.0
 """How long the first machine keeps the table for others that are ending."""
-LOOK_SECONDS = 0.2
-JUDGE_SECONDS = SILENCE_SECONDS + 10.0
-"""How long the first machine waits for the others to say how they ended."""
 
 
 @contextmanager
@@ -65,18 +59,17 @@ class Meeting:
     def __init__(self, seat: Seat, store: Any, *, max_restarts: int, patience: float) -> None:
         self.seat, self.max_restarts = seat, max_restarts
         self._table, self._patience = Table(store, seat.endpoint), patience
-        self._called_gone: set[int] = set()
         self._require_free_seat()
         self._table.set(f"machine/{seat.rank}", socket.gethostname())
         self._table.delete(f"done/{seat.rank}")  # of a process of this machine that was lost
         others = range(1, seat.nodes) if seat.is_first else (0,)
         self._heartbeat = Heartbeat(another_connection(seat), seat.rank, others)
         self._heartbeat.start()
+        self.watch = Watch(seat, self._table, self._heartbeat, max_restarts=max_restarts)
 
     def name(self, rank: int) -> str:
         """``Machine 1 (gpu-b)``."""
-        host = self._table.attempt(lambda: self._table.get(f"machine/{rank}") if self._has_come(rank) else None)
-        return f"Machine {rank} ({host})" if host else f"Machine {rank}"
+        return machine_name(self._table, rank)
 
     def share(self, plan: TrainPlan, output_dir: Path) -> tuple[TrainPlan, Path]:
         """Publish the plan on the first machine, take that one on all others; what is obeyed is returned."""
@@ -134,65 +127,6 @@ class Meeting:
             mark.unlink()
         return all(seen)
 
-    def look(self) -> None:
-        """See whether the run can go on; called a few times a second while it does.
-
-        Raises:
-            TrainingError: another machine stopped or is gone.
-            KeyboardInterrupt: another machine was told to stop.
-        """
-        self._require_no_end()
-        self._heed_stop()
-        if self.seat.is_first and self._table.has("failed"):
-            self._judge()
-            self._require_no_end()
-        for rank in self._heartbeat.silent():
-            silence = self._heartbeat.silence(rank)
-            if self._table.has(f"done/{rank}"):
-                continue
-            if self.max_restarts == 0 or silence > RETURN_SECONDS:
-                raise TrainingError(self._gone(rank), fix=AGAIN)
-            self._call_gone(rank)
-        for rank in [rank for rank in self._called_gone if self._heartbeat.silence(rank) < SILENCE_SECONDS]:
-            self._called_gone.discard(rank)
-            _say(f"{self.name(rank)} is back.")
-
-    def blame(self, status: int) -> None:
-        """Find out who is at fault where this machine's ranks ended with ``status``: those of a lost machine fail too.
-
-        Raises:
-            TrainingError: another machine is.
-            KeyboardInterrupt: the run was stopped on purpose.
-        """
-        self._heed_stop()
-        self._table.set_first("failed", {"rank": self.seat.rank, "status": status})
-        self._table.set(f"failed/{self.seat.rank}", status)
-        if self.seat.is_first:
-            self._judge()
-        deadline = time.monotonic() + JUDGE_SECONDS
-        while not self._table.has("end") and time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS)
-        self._require_no_end()
-
-    def _heed_stop(self) -> None:
-        """Stop where another machine was told to: as if this one had been."""
-        if self._table.has("stop"):
-            signal.raise_signal(signal.SIGTERM)
-
-    def _judge(self) -> None:
-        """On the first machine: a machine that is gone is at fault, else the one whose ranks failed first."""
-        deadline = time.monotonic() + JUDGE_SECONDS
-        others = range(1, self.seat.nodes)
-        while time.monotonic() < deadline and not all(self._has_ended(rank) for rank in others):
-            if gone := [rank for rank in self._heartbeat.silent() if not self._has_ended(rank)]:
-                self._table.set_first("end", {"rank": gone[0], "problem": self._gone(gone[0]), "fix": AGAIN})
-                return
-            time.sleep(LOOK_SECONDS)
-        failed = self._table.get("failed")
-        problem = f"{self.name(failed['rank'])} stopped: a worker there ended with status {failed['status']}."
-        fix = "See what it printed, mend that, and start again with --resume_from_checkpoint auto."
-        self._table.set_first("end", {"rank": failed["rank"], "problem": problem, "fix": fix})
-
     def publish(self, report: RunReport) -> None:
         """Give the other machines the first one's report."""
         self._table.set("report", to_dict(report))
@@ -229,11 +163,7 @@ class Meeting:
         if isinstance(cause, KeyboardInterrupt):
             self.stop()
         else:
-            problem, fix = f"{type(cause).__name__}, which its own output explains.", AGAIN
-            if isinstance(cause, AdaptftError):
-                problem, fix = cause.problem, cause.fix
-            said = {"rank": self.seat.rank, "problem": f"{self.name(self.seat.rank)} stopped: {problem}", "fix": fix}
-            self._table.attempt(lambda: self._table.set_first("end", said))
+            self._table.attempt(lambda: self.watch.end(cause))
         self.close()
 
     def close(self) -> None:
@@ -270,28 +200,11 @@ class Meeting:
             AdaptftError: the deadline has passed, or a machine stopped.
         """
         while not self._table.has(key):
-            self._require_no_end()
-            self._heed_stop()
+            self.watch.require_going()
             if deadline is not None and time.monotonic() > deadline:
                 raise self._table.is_gone() if missing is None else missing()
             time.sleep(LOOK_SECONDS)
         return self._table.get(key)
-
-    def _require_no_end(self) -> None:
-        """Raises ``TrainingError`` where the run has ended, unless this machine is why."""
-        if self._heartbeat.is_cut_off:
-            raise self._table.is_gone()
-        if self._table.has("end"):
-            said = self._table.get("end")
-            if said["rank"] != self.seat.rank:
-                raise TrainingError(said["problem"], fix=said["fix"])
-
-    def _has_ended(self, rank: int) -> bool:
-        return self._table.has(f"failed/{rank}") or self._table.has(f"done/{rank}")
-
-    def _gone(self, rank: int) -> str:
-        silence = format_seconds(self._heartbeat.silence(rank))
-        return f"{self.name(rank)} is gone: no sign of life for {silence}."
 
     def _missing(self, rank: int) -> MachineError:
         return MachineError(
@@ -300,18 +213,9 @@ class Meeting:
             fix=f"Start the same command there with --node_rank {rank}; it must reach {self.seat.endpoint}.",
         )
 
-    def _call_gone(self, rank: int) -> None:
-        if rank not in self._called_gone:
-            self._called_gone.add(rank)
-            _say(f"{self.name(rank)} is gone; waiting up to {format_seconds(RETURN_SECONDS)} for it to come back.")
-
 
 def _reads(mark: Path, token: str) -> bool:
     try:
         return mark.read_text() == token
     except OSError:
         return False
-
-
-def _say(words: str) -> None:
-    print(words, file=sys.stderr, flush=True)

@@ -39,9 +39,9 @@ def another_connection(seat: Seat) -> Any:
 
 def _keep(seat: Seat) -> Any:
     """Listen on every interface; this machine itself goes through the loopback, whose name needs no DNS."""
+    _require_free_port(seat.port)
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    _require_free_port(seat.port)
     timeout = timedelta(seconds=ANSWER_SECONDS)
     return TCPStore("127.0.0.1", seat.port, is_master=True, wait_for_workers=False, timeout=timeout)
 

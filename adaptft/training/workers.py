@@ -18,9 +18,10 @@ from adaptft.records import read_json, write_json
 from adaptft.reports import RunReport
 from adaptft.training import folders
 from adaptft.training.arguments import uses_gpu
-from adaptft.training.meeting import LOOK_SECONDS, RETURN_SECONDS, Meeting
+from adaptft.training.meeting import Meeting
 from adaptft.training.rendezvous import interface_to
 from adaptft.training.seats import Seat
+from adaptft.training.watch import LOOK_SECONDS, RETURN_SECONDS
 
 STOP_SECONDS = 40.0
 """torchrun itself kills ranks that have not ended 30 s after it was told to."""
@@ -143,9 +144,9 @@ def _wait_among(workers: subprocess.Popen[bytes], meeting: Meeting, output_dir: 
         TrainingError: another machine stopped or is gone.
     """
     try:
-        status = _wait(workers, meeting.look, meeting.stop)
+        status = _wait(workers, meeting.watch.look, meeting.stop)
         if status:
-            meeting.blame(status)
+            meeting.watch.blame(status)
         return status
     except AdaptftError:
         kill_all(workers)
