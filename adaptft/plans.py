@@ -84,8 +84,10 @@ class Placement:
 
     @property
     def data_parallel_size(self) -> int:
-        """Ranks, or groups of ranks, that see different rows."""
-        return 1 if self.strategy in ("cpu", "single", "layer_split") else self.num_gpus // self.sequence_parallel_size
+        """Ranks, or groups of ranks, that see different rows; on CPUs each machine is one."""
+        if self.strategy == "cpu":
+            return self.nodes
+        return 1 if self.strategy in ("single", "layer_split") else self.num_gpus // self.sequence_parallel_size
 
     @property
     def num_ranks(self) -> int:

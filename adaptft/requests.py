@@ -154,6 +154,13 @@ class TrainRequest:
     )
 
     num_gpus: int | None = option(None, group=MACHINE, help="GPUs to use.")
+    nnodes: int | None = option(None, group=MACHINE, help="Machines, alike in their GPUs.")
+    node_rank: int | None = option(None, group=MACHINE, help="Which of the machines this one is; 0 is the first.")
+    master_addr: str | None = option(None, group=MACHINE, help="Name or address of the first machine.")
+    master_port: int | None = option(None, group=MACHINE, help="Port of the first machine; default: 29500.")
+    max_restarts: int = option(
+        0, group=MACHINE, help="Times that a run of several machines begins again at its last checkpoint by itself."
+    )
     device: Literal["cuda", "cpu"] | None = option(None, group=MACHINE, help="Where to train.")
 
     given: tuple[str, ...] = ()

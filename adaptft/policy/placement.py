@@ -29,7 +29,7 @@ def place(
     """
     usable = [gpu for gpu in machine.gpus if (gpu.compute_capability or (0, 0)) >= OLDEST]
     if request.device == "cpu":
-        return Decision(Placement(strategy="cpu"), "asked for", "user")
+        return Decision(Placement(strategy="cpu", nodes=request.nnodes or 1), "asked for", "user")
     if not usable:
         if request.device == "cuda" or request.num_gpus:
             raise MachineError(

@@ -20,6 +20,7 @@ from adaptft.records import read_json
 from adaptft.reports import RunReport
 from adaptft.training import folders, interruption, metrics, numerics, ranks, recovery, results, resuming
 from adaptft.training.adapters import count_parameters, tensor_bytes
+from adaptft.training.agreement import require_same_beginning
 from adaptft.training.arguments import training_arguments, uses_gpu
 from adaptft.training.assembly import build_trainer
 from adaptft.training.checkpoints import read_seal
@@ -53,6 +54,7 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
     with process.main_process_first(desc="tokenising"):
         rows = prepare_rows(plan, models.load_tokenizer(base.path))
     identity = identify(plan, base.path, rows)
+    require_same_beginning(identity, start.checkpoint)
     journal = resuming.accept(start, identity, plan.request, is_told=process.should_save)
     if (finished := _finished(start.checkpoint, output_dir, identity.max_steps)) is not None:
         return finished

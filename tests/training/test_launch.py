@@ -11,13 +11,8 @@ from adaptft.errors import DoesNotFit, MachineError, OutputError
 from adaptft.facts import Link
 from adaptft.plans import Placement
 from adaptft.training import folders, train
-from adaptft.training.launch import (
-    environment_of_ranks,
-    needs_workers,
-    require_planned_machine,
-    visible_devices,
-    worker_command,
-)
+from adaptft.training.launch import require_planned_machine
+from adaptft.training.workers import announcement, needs_workers, visible_devices, worker_command, worker_environment
 
 TWO_RANKS = {"data_parallel_size": 2, "micro_batch_size": 1, "global_batch_size": 2}
 
@@ -87,28 +82,29 @@ def linked(*links):
 
 
 @pytest.mark.parametrize(
-    ("links", "indices", "inherited", "expected", "said"),
+    ("links", "inherited", "expected"),
     [
-        ([(0, 1, False)], (0, 1), {}, "1", "GPUs 0 and 1 cannot reach each other's memory"),
-        ([(0, 1, True), (1, 2, False)], (0, 1), {}, None, ""),
-        ([(0, 1, None)], (0, 1), {}, None, ""),
-        ([(0, 1, False)], (0, 1), {"NCCL_P2P_DISABLE": "0"}, "0", ""),
+        ([(0, 1, False)], {}, "1"),
+        ([(0, 1, True), (1, 2, False)], {}, None),
+        ([(0, 1, None)], {}, None),
+        ([(0, 1, False)], {"NCCL_P2P_DISABLE": "0"}, "0"),
     ],
     ids=["refused by the driver", "refused between others", "not known", "set from outside"],
 )
-def test_nccl_copies_through_the_host_where_the_driver_refuses_peers(
-    tiny_qwen2, links, indices, inherited, expected, said
-):
-    plan = a_gpu_plan(tiny_qwen2, *indices, machine=linked(*links), strategy="ddp")
-    environment, notes = environment_of_ranks(plan, inherited)
+def test_nccl_copies_through_the_host_where_the_driver_refuses_peers(tiny_qwen2, links, inherited, expected):
+    plan = a_gpu_plan(tiny_qwen2, 0, 1, machine=linked(*links), strategy="ddp")
+    environment = worker_environment(plan, None, inherited)
     assert environment.get("NCCL_P2P_DISABLE") == expected
     assert environment["CUDA_VISIBLE_DEVICES"] == "0,1"
-    assert " ".join(notes).startswith(said)
+    said = announcement(plan, environment)
+    assert said[0] == "2 ranks, ddp; one that does not answer for 30 min 00 s ends the run."
+    refused = f"GPUs 0 and 1 cannot reach each other's memory: NCCL_P2P_DISABLE={expected}."
+    assert said[1:] == ([refused] if expected else [])
 
 
 def test_ranks_on_the_cpu_keep_the_environment(tiny_qwen2):
     plan = a_plan(tiny_qwen2, placement=Placement(strategy="ddp", gpu_indices=(0, 1)), batch=TWO_RANKS)
-    assert environment_of_ranks(plan, {"HOME": "/root"}) == ({"HOME": "/root"}, ())
+    assert worker_environment(plan, None, {"HOME": "/root"}) == {"HOME": "/root"}
 
 
 def test_a_plan_that_does_not_fit_is_not_started(tiny_qwen2, tmp_path):
