@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from adaptft.errors import TrainingError
@@ -43,7 +44,9 @@ def prepare(model: Any, decisions: Decisions) -> Any:
     if method.train_type == "full":
         model.requires_grad_(True)
         if decisions.precision.value.compute == "fp8":
-            _train_in_fp8(model, method, decisions.batch.value)
+            goes_to_gpu = decisions.placement.value.is_sharded and torch.cuda.is_available()
+            on_gpu = goes_to_gpu or next(model.parameters()).is_cuda
+            _train_in_fp8(model, method, decisions.batch.value, on_gpu=on_gpu)
         return model
     adapted = _add_adapters(model, method)
     _leave_inputs_alone(adapted)
@@ -56,11 +59,11 @@ def prepare(model: Any, decisions: Decisions) -> Any:
     return adapted
 
 
-def _train_in_fp8(model: Any, method: Method, batch: Batch) -> None:
+def _train_in_fp8(model: Any, method: Method, batch: Batch, *, on_gpu: bool) -> None:
     """What calls itself FP8 must be so in every layer but the skipped ones."""
     # batches that are not packed are padded to more than the alignment
     odd_tokens = batch.packing and batch.max_length % FP8_ALIGNMENT != 0
-    converted, meant = convert_for_training(model, method.skipped_modules, pad_tokens=odd_tokens)
+    converted, meant = convert_for_training(model, method.skipped_modules, pad_tokens=odd_tokens, on_gpu=on_gpu)
     if converted < meant or not meant:
         raise TrainingError(
             f"The plan trains in FP8, and only {converted} of {meant} linear layers can.",

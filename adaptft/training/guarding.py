@@ -30,8 +30,14 @@ def guard_step(optimizer: Any, parameters: Sequence[nn.Parameter], norm: Tensor 
 
 
 def broken_weight(model: nn.Module) -> str | None:
-    """Name of a parameter that holds something else than numbers; None where there is none."""
-    for name, parameter in model.named_parameters():
-        if parameter.is_floating_point() and not bool(torch.isfinite(parameter).all()):
-            return name
+    """Name of a parameter that holds something else than numbers; None where there is none.
+
+    Packed weights look like any numbers, or none.
+    """
+    for path, module in model.named_modules():
+        if hasattr(module, "quant_state"):
+            continue
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.is_floating_point() and not bool(torch.isfinite(parameter).all()):
+                return f"{path}.{name}"
     return None

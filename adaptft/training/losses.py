@@ -28,19 +28,20 @@ AGREEMENT = 0.02
 def install_loss(model: Any, kernel: LossKernel, compute_dtype: torch.dtype) -> None:
     """Make ``model(input_ids=..., labels=..., ...)`` return ``{"loss": sum}`` by the planned kernel.
 
+    With ``by_logits=True`` it is the loss of the model's own logits.
+
     Args:
         model: the causal language model itself, below PEFT.
         compute_dtype: the type in which the head's matmul runs.
     """
 
-    def chunked(self: Any, *, labels: Tensor, **inputs: Any) -> dict[str, Tensor]:
-        return {"loss": _chunked_loss(self, labels, _given(inputs))}
+    planned = _chunked_loss if kernel.kernel == "chunked" else _full_loss
 
-    def full(self: Any, *, labels: Tensor, **inputs: Any) -> dict[str, Tensor]:
-        return {"loss": _full_loss(self, labels, _given(inputs))}
+    def forward(self: Any, *, labels: Tensor, by_logits: bool = False, **inputs: Any) -> dict[str, Tensor]:
+        return {"loss": (_full_loss if by_logits else planned)(self, labels, _given(inputs))}
 
     # A bound method and not a closure over the model: accelerate unbinds it to put autocast around it.
-    model.forward = MethodType(chunked if kernel.kernel == "chunked" else full, model)
+    model.forward = MethodType(forward, model)
     if kernel.kernel == "chunked":
         softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
         _give_loss(_trained_head(model), kernel.chunk_tokens, softcap, compute_dtype)
@@ -112,8 +113,7 @@ def check_loss(model: Any, inputs: dict[str, Any]) -> None:
     was_training = model.training
     model.eval()
     planned = model(**inputs)["loss"].item()
-    labels = inputs["labels"]
-    own = _full_loss(model, labels, _given({k: v for k, v in inputs.items() if k != "labels"})).item()
+    own = model(**inputs, by_logits=True)["loss"].item()
     model.train(was_training)
     if abs(planned - own) > AGREEMENT * max(abs(own), 1e-3):
         raise TrainingError(

@@ -89,26 +89,41 @@ def require_possible(plan: TrainPlan, *, on_gpu: bool) -> None:
     """Refuse what several ranks cannot do, before anything is loaded.
 
     Raises:
-        TrainingError: the plan shards fused adapters or an FP8 base, or shares rows that cannot be shared.
+        TrainingError: the plan shards fused adapters, an FP8 base, 8-bit optimizer states or copies of a tied table;
+            or it shares rows that cannot be shared.
     """
     require_shareable(plan, on_gpu=on_gpu)
-    decisions = plan.decisions
-    strategy = decisions.placement.value.strategy
-    if not decisions.placement.value.is_sharded:
+    placement = plan.decisions.placement.value
+    if not placement.is_sharded:
         return
-    if decisions.adapters.value.fused:
-        raise TrainingError(
-            f"The plan fuses adapters and shards weights ({strategy}): the joined weights would be whole on every GPU.",
-            fix="Plan again: adaptft plan leaves fused adapters out where it shards.",
-        )
-    if decisions.method.value.base_storage == "fp8":
-        raise TrainingError(
-            f"The plan stores the base in FP8 and shards it ({strategy}): it would be whole on every GPU.",
-            fix="Train with --train_type qlora, or with --fp8 false.",
-        )
+    for is_there, why, fix in _not_shardable(plan):
+        if is_there:
+            raise TrainingError(f"The plan shards weights ({placement.strategy}), and {why}.", fix=fix)
+
+
+def _not_shardable(plan: TrainPlan) -> tuple[tuple[bool, str, str], ...]:
+    """(True where it is so, what it is, the way out)"""
+    decisions = plan.decisions
     tied = plan.model.tie_word_embeddings and set(decisions.method.value.modules_to_save) & TIED_MODULES
-    if tied:
-        raise TrainingError(
-            f"modules_to_save {' '.join(sorted(tied))} trains copies of one tied table, which {strategy} cannot shard.",
-            fix="Leave modules_to_save out, or train the whole model: --train_type full.",
-        )
+    return (
+        (
+            decisions.adapters.value.fused,
+            "its fused adapters join weights, which would be whole on every GPU",
+            "Plan again: adaptft plan leaves fused adapters out where it shards.",
+        ),
+        (
+            decisions.method.value.base_storage == "fp8",
+            "its base in FP8 would be whole on every GPU",
+            "Train with --train_type qlora, or with --fp8 false.",
+        ),
+        (
+            decisions.optimizer.value.name != "adamw",
+            f"{decisions.optimizer.value.name} keeps states that cannot be sharded",
+            "Use --optim adamw: its states are shards as well.",
+        ),
+        (
+            bool(tied),
+            f"modules_to_save {' '.join(sorted(tied or ()))} makes copies of one tied table, which cannot be sharded",
+            "Leave modules_to_save out, or train the whole model: --train_type full.",
+        ),
+    )

@@ -19,7 +19,7 @@ from adaptft.plans import TrainPlan
 from adaptft.records import read_json
 from adaptft.reports import RunReport
 from adaptft.training import folders, interruption, metrics, numerics, ranks, recovery, results, resuming
-from adaptft.training.adapters import count_parameters, tensor_bytes
+from adaptft.training.adapters import tensor_bytes
 from adaptft.training.agreement import require_same_beginning
 from adaptft.training.arguments import training_arguments, uses_gpu
 from adaptft.training.assembly import build_trainer
@@ -162,7 +162,7 @@ def make_report(
 
 
 def _notes(plan: TrainPlan, trainer: SupervisedTrainer, start: Start) -> tuple[str, ...]:
-    count = count_parameters(trainer.model)
+    count = trainer.parameter_count
     notes = [f"{format_count(count.trained)} of {format_count(count.total)} parameters trained ({count.share:.2%})."]
     if start.checkpoint is not None:
         notes.append(f"Went on from {start.checkpoint}.")

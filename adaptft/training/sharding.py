@@ -16,6 +16,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from adaptft.training import checking
 from adaptft.training.adapters import trained_parameters
 
 OPTIMIZER_FILE = "optimizer.pt"
@@ -35,8 +36,10 @@ class Sharded:
             self.is_fsdp_enabled = True
 
     def _shards_made(self: Any, model: nn.Module) -> None:
-        """Sharding has put other parameters into ``model``."""
-        self.trained = trained_parameters(model)
+        """Sharding has put other parameters into ``model``, and whole ones are on no rank before."""
+        if self.is_fsdp_enabled:
+            self.trained = trained_parameters(model)
+            checking.check_planned_loss(self.plan, model)
 
     def save_model(self: Any, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """As transformers'; of a sharded model with adapters only these are gathered."""
@@ -75,6 +78,11 @@ class Sharded:
 def whole(value: Any) -> Any:
     """``value`` gathered from all ranks, on the host; itself where it is in no shards. All ranks must call it."""
     return value.full_tensor().cpu() if isinstance(value, DTensor) else value
+
+
+def on_device(value: Any) -> Any:
+    """``value`` gathered from all ranks, where they compute; itself where it is in no shards."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def shard_like(value: Tensor, example: Tensor) -> Tensor:

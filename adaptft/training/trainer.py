@@ -20,7 +20,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from adaptft.plans import TrainPlan
 from adaptft.training import interruption, recovery, sequences
-from adaptft.training.adapters import trained_parameters
+from adaptft.training.adapters import ParameterCount, count_parameters, trained_parameters
 from adaptft.training.batches import Collator, EpochLoader, MicroBatches, Rows, loader
 from adaptft.training.checkpointing import has_dropout
 from adaptft.training.identity import RunIdentity
@@ -44,6 +44,7 @@ class PlannedTrainer(LoggedSteps, Resumable, Sharded):
     plan: TrainPlan
     collator: Collator
     trained: list[nn.Parameter]
+    parameter_count: ParameterCount
     keeper: CheckpointKeeper
     journal: Journal
     watch: NumberWatch
@@ -221,7 +222,7 @@ class SupervisedTrainer(PlannedTrainer, Trainer):  # type: ignore[misc]
         )
         self.remove_callback(PrinterCallback)
         self.plan, self.collator, self.journal, self.decode = plan, collator, journal, decode
-        self.trained = trained_parameters(model)
+        self.trained, self.parameter_count = trained_parameters(model), count_parameters(model)
         self.keeper = CheckpointKeeper(plan, Path(arguments.output_dir), identity, journal)
         self.watch = NumberWatch(journal, is_fp16=arguments.fp16)
         self.steps, self.eval_steps = self._steps("part_tokens"), self._steps("eval_part_tokens")

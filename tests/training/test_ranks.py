@@ -13,11 +13,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from safetensors.torch import load_file
 from training_plans import FULL, a_plan
 
 from adaptft.errors import RequestError, TrainingError
+from adaptft.models.planned import load_for_training
 from adaptft.plans import AdapterKernels, Batch, Placement
 from adaptft.records import read_json, write_json
 from adaptft.reports import RunReport
@@ -48,6 +50,10 @@ RUNS = {
     "ddp": ({}, {"strategy": "ddp", "parts": (2, 1)}),
     "full": ({"method": FULL}, {"parts": (2, 1)}),
     "lora": ({}, {"parts": (1, 2), "checkpointing": RECOMPUTING}),
+    "qlora": (
+        {"method": {"train_type": "qlora", "base_storage": "nf4", "double_quant": True}},
+        {"parts": (2, 1)},
+    ),
     "unpacked": (
         {"method": FULL, "packing": False},
         {"strategy": "zero2", "parts": (1, 2), "checkpointing": RECOMPUTING},
@@ -88,6 +94,7 @@ def runs(models, rows, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ADAPTFT_HOME", str(folder / "home"))
+        pytest.importorskip("bitsandbytes")
         for name, (settings, _) in RUNS.items():
             train(planned(models[name], rows, **settings), folder / f"{name}-1")
         words = []
@@ -157,14 +164,39 @@ def test_one_rank_goes_on_where_two_stopped(name, runs, models, rows, monkeypatc
     require_same_curve(found, report(runs, f"{name}-1"))
 
 
-def test_what_cannot_be_sharded_is_refused(tiny_qwen2, rows):
-    for changed, said in (
-        ({"adapters": AdapterKernels(fused=True)}, "fuses"),
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"adapters": AdapterKernels(fused=True)}, "fused adapters"),
         ({"method": {"base_storage": "fp8"}}, "FP8"),
-    ):
-        with pytest.raises(TrainingError, match=said) as caught:
-            ranks.require_possible(planned(tiny_qwen2, rows, num_ranks=2, parts=(2, 1), **changed), on_gpu=True)
-        assert str(caught.value).count("\n") == 1
+        ({"optimizer": {"name": "adamw_8bit"}}, "adamw_8bit keeps states"),
+        ({"method": {"modules_to_save": ("lm_head",)}}, "modules_to_save lm_head makes copies of one tied table"),
+        ({}, None),
+    ],
+    ids=["fused adapters", "an FP8 base", "8-bit states", "a trained copy of a tied head", "nothing"],
+)
+def test_what_cannot_be_sharded_is_refused(tiny_qwen2, rows, changed, said):
+    plan = planned(tiny_qwen2, rows, num_ranks=2, parts=(2, 1), **changed)
+    if said is None:
+        ranks.require_possible(plan, on_gpu=False)
+        return
+    with pytest.raises(TrainingError, match=said) as caught:
+        ranks.require_possible(plan, on_gpu=False)
+    assert str(caught.value).count("\n") == 1
+    replicas = planned(tiny_qwen2, rows, num_ranks=2, strategy="ddp", parts=(2, 1), **changed)
+    ranks.require_possible(replicas, on_gpu=False)
+
+
+def test_a_rank_that_is_sent_its_weights_reads_none_and_takes_no_memory(tmp_path, monkeypatch, tiny_llama):
+    wide = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8}
+    config = json.loads((tiny_llama / "config.json").read_text()) | wide
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    monkeypatch.setenv("RANK", "1")
+    before = psutil.Process().memory_info().rss
+    model = load_for_training(planned(tmp_path, tmp_path, num_ranks=2, parts=(2, 1), method=FULL), tmp_path)
+    grown = psutil.Process().memory_info().rss - before
+    assert sum(p.numel() * p.element_size() for p in model.parameters()) > 800 << 20
+    assert grown < 80 << 20
 
 
 SHARING = Placement(strategy="fsdp2", gpu_indices=(0, 1), sequence_parallel_size=2)
