@@ -86,7 +86,8 @@ class PlannedTrainer(LoggedSteps, Resumable, Sharded):
             return counts
         totals = torch.tensor(counts, device=self.args.device)
         torch.distributed.all_reduce(totals)
-        return (-(-totals // self.plan.decisions.placement.value.sequence_parallel_size)).unbind()
+        once: Tensor = -(-totals // self.plan.decisions.placement.value.sequence_parallel_size)
+        return once.unbind()
 
     def _prepare_inputs(self: Any, inputs: Batch) -> Batch:
         return {

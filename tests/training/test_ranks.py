@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from safetensors.torch import load_file
 from training_plans import FULL, a_plan
 
@@ -24,6 +25,7 @@ from adaptft.plans import AdapterKernels, Batch, Placement
 from adaptft.records import read_json, write_json
 from adaptft.reports import RunReport
 from adaptft.training import ranks, train
+from adaptft.training.guarding import broken_weight
 
 HERE = Path(__file__).parent
 GENTLE = {"learning_rate": 1e-4}
@@ -199,6 +201,40 @@ def test_a_rank_that_is_sent_its_weights_reads_none_and_takes_no_memory(tmp_path
     assert grown < 80 << 20
 
 
+@pytest.mark.parametrize(
+    ("strategy", "changed", "expected"),
+    [
+        ("ddp", {}, None),
+        ("fsdp2", {}, {"reshard_after_forward": True, "cpu_ram_efficient_loading": True}),
+        ("zero3", {}, {"reshard_after_forward": True, "cpu_ram_efficient_loading": True}),
+        ("zero2", {}, {"reshard_after_forward": False, "cpu_ram_efficient_loading": True}),
+        (
+            "fsdp2",
+            {"method": {"base_storage": "nf4"}},
+            {"reshard_after_forward": True, "cpu_ram_efficient_loading": False},
+        ),
+    ],
+    ids=["ddp", "fsdp2", "zero3", "zero2", "nf4"],
+)
+def test_a_strategy_in_transformers_words(tiny_qwen2, rows, strategy, changed, expected):
+    plan = planned(tiny_qwen2, rows, num_ranks=2, strategy=strategy, parts=(2, 1), **changed)
+    found = ranks.arguments_of_ranks(plan, on_gpu=True)
+    assert (found["ddp_backend"], found["ddp_timeout"], found["ddp_broadcast_buffers"]) == ("nccl", 1800, False)
+    assert ranks.arguments_of_ranks(plan, on_gpu=False)["ddp_backend"] == "gloo"
+    assert ranks.arguments_of_ranks(planned(tiny_qwen2, rows), on_gpu=True) == {}
+    if expected is None:
+        assert "fsdp" not in found
+        return
+    assert {name: found["fsdp_config"][name] for name in expected} == expected
+    assert found["accelerator_config"] == {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+
+
+def test_shards_are_gathered_in_the_compute_type_and_gradients_added_in_fp32(tiny_qwen2, rows):
+    plan = planned(tiny_qwen2, rows, num_ranks=2, parts=(2, 1), precision={"compute": "bf16"})
+    policy = ranks.mixed_precision(plan)
+    assert (policy.param_dtype, policy.reduce_dtype, policy.output_dtype) == (torch.bfloat16, torch.float32, None)
+
+
 SHARING = Placement(strategy="fsdp2", gpu_indices=(0, 1), sequence_parallel_size=2)
 
 
@@ -243,3 +279,12 @@ def test_the_time_that_ranks_wait_for_each_other_can_be_set(monkeypatch):
     monkeypatch.setenv(ranks.TIMEOUT_VARIABLE, "1h")
     with pytest.raises(RequestError, match="no number of seconds"):
         ranks.timeout_seconds()
+
+
+def test_packed_weights_are_not_taken_for_broken_ones():
+    packed, plain = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    packed.quant_state = "of bitsandbytes"
+    for layer in (packed, plain):
+        torch.nn.init.constant_(layer.weight, float("nan"))
+    assert broken_weight(torch.nn.Sequential(packed)) is None
+    assert broken_weight(torch.nn.Sequential(packed, plain)) == "1.weight"
