@@ -134,7 +134,7 @@ def row(job: str, ranks: int, runs: dict[str, Any]) -> dict[str, str]:
         "ranks": str(ranks),
         "strategy": found["decisions"]["placement"]["strategy"],
         "tokens/s": f"{measured:,.0f}",
-        "plan": f"{predicted:,.0f}",
+        "plan": f"{predicted:,.0f}" if predicted else "-",
         "efficiency": f"{measured / ranks / tokens_per_second(one):.1%}",
         "plan's": f"{predicted / ranks / alone:.1%}" if alone else "-",
         "peak GiB": f"{found['report']['peak_memory']['measured'] / GIB:.2f}",
