@@ -13,7 +13,8 @@ from adaptft.errors import TrainingError
 from adaptft.kernels.float8_training import convert_for_training
 from adaptft.kernels.frozen_linear import FrozenLinear, convert_nf4, convert_to_fp8, is_named
 from adaptft.kernels.fusing import fuse_adapted_layers
-from adaptft.plans import FP8_ALIGNMENT, AdapterKernels, Batch, Decisions, Method
+from adaptft.plans import DTYPE_NAMES, FP8_ALIGNMENT, AdapterKernels, Batch, Decisions, Method
+from adaptft.training import ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +51,15 @@ def prepare(model: Any, decisions: Decisions) -> Any:
         return model
     adapted = _add_adapters(model, method)
     _leave_inputs_alone(adapted)
-    if decisions.placement.value.is_sharded:
+    is_sharded = decisions.placement.value.is_sharded
+    if is_sharded and method.base_storage == "nf4":
         _keep_packing(adapted)
     else:
-        _swap_frozen_linears(adapted, method, kernels, fp8=decisions.precision.value.compute == "fp8")
+        has_weights = ranks.is_first() or not is_sharded
+        fp8 = decisions.precision.value.compute == "fp8"
+        _swap_frozen_linears(adapted, method, kernels, fp8=fp8, has_weights=has_weights)
+    if is_sharded:
+        _make_shardable(adapted, getattr(torch, DTYPE_NAMES[decisions.precision.value.autocast]))
     if kernels.fused:
         fuse_adapted_layers(adapted, transposed_copy=kernels.transposed_copy)
     return adapted
@@ -127,6 +133,13 @@ def _leave_inputs_alone(model: Any) -> None:
             module.cast_input_dtype_enabled = False
 
 
+def _make_shardable(model: nn.Module, dtype: torch.dtype) -> None:
+    """Frozen weights of our own become what FSDP2 cuts."""
+    for module in model.modules():
+        if isinstance(module, FrozenLinear):
+            module.make_shardable(dtype)
+
+
 def _keep_packing(model: Any) -> None:
     """bitsandbytes packs NF4 weights anew where they are first evaluated on a host, and could be sharded no more."""
     for module in model.modules():
@@ -134,12 +147,14 @@ def _keep_packing(model: Any) -> None:
             module.support_avx512bf16_for_cpu = False
 
 
-def _swap_frozen_linears(model: Any, method: Method, kernels: AdapterKernels, *, fp8: bool) -> None:
+def _swap_frozen_linears(model: Any, method: Method, kernels: AdapterKernels, *, fp8: bool, has_weights: bool) -> None:
     """Put our kernels under the adapters; what calls itself FP8 or NF4 must be so in every adapted layer."""
     if method.base_storage not in ("fp8", "nf4"):
         return
     if method.base_storage == "fp8":
-        converted = convert_to_fp8(model, method.skipped_modules, transposed_copy=kernels.transposed_copy)
+        converted = convert_to_fp8(
+            model, method.skipped_modules, transposed_copy=kernels.transposed_copy, has_weights=has_weights
+        )
     else:
         converted = convert_nf4(model, fp8=fp8)
     adapted = sum(
@@ -170,10 +185,12 @@ def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 
 def count_parameters(model: nn.Module) -> ParameterCount:
-    """Trained and all parameters; weights and biases that our frozen linears keep as buffers are counted too."""
+    """Trained and all parameters; our frozen linears' weights are counted, whatever they are kept as."""
     trained = sum(p.numel() for p in trained_parameters(model))
-    frozen = sum(_unpacked(p) for p in model.parameters() if not p.requires_grad)
-    frozen += sum(_num_weights(m) for m in model.modules() if isinstance(m, FrozenLinear) and not m.is_joined)
+    ours = [module for module in model.modules() if isinstance(module, FrozenLinear)]
+    bytes_of_ours = {id(p) for module in ours for p in module.parameters(recurse=False)}
+    frozen = sum(_unpacked(p) for p in model.parameters() if not p.requires_grad and id(p) not in bytes_of_ours)
+    frozen += sum(_num_weights(module) for module in ours if not module.is_joined)
     return ParameterCount(trained=trained, total=trained + frozen)
 
 

@@ -112,11 +112,6 @@ def _not_shardable(plan: TrainPlan) -> tuple[tuple[bool, str, str], ...]:
             "Plan again: adaptft plan leaves fused adapters out where it shards.",
         ),
         (
-            decisions.method.value.base_storage == "fp8",
-            "its base in FP8 would be whole on every GPU",
-            "Train with --train_type qlora, or with --fp8 false.",
-        ),
-        (
             decisions.optimizer.value.name != "adamw",
             f"{decisions.optimizer.value.name} keeps states that cannot be sharded",
             "Use --optim adamw: its states are shards as well.",

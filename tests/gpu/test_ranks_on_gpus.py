@@ -46,6 +46,7 @@ CASES: dict[str, tuple[dict[str, Any], str, int, float]] = {
     "fsdp2, full, checkpointed": (FULL | {"gradient_checkpointing": True}, "fsdp2", 1, 0.02),
     "fsdp2, lora": (LORA, "fsdp2", 1, 0.01),
     "fsdp2, lora, compiled": (LORA | {"torch_compile": True}, "fsdp2", 1, 0.01),
+    "fsdp2, lora on fp8": ({"train_type": "lora", "fp8": True}, "fsdp2", 1, 0.02),
     "fsdp2, qlora": ({"train_type": "qlora", "fp8": False}, "fsdp2", 1, 0.02),
     "shared rows, full": (FULL | EXACT | {"packing": False}, "fsdp2", 2, 1e-3),
     "shared rows, lora, checkpointed": (

@@ -56,6 +56,7 @@ RUNS = {
         {"method": {"train_type": "qlora", "base_storage": "nf4", "double_quant": True}},
         {"parts": (2, 1)},
     ),
+    "fp8": ({"method": {"base_storage": "fp8"}}, {"parts": (2, 1)}),
     "unpacked": (
         {"method": FULL, "packing": False},
         {"strategy": "zero2", "parts": (1, 2), "checkpointing": RECOMPUTING},
@@ -170,12 +171,11 @@ def test_one_rank_goes_on_where_two_stopped(name, runs, models, rows, monkeypatc
     ("changed", "said"),
     [
         ({"adapters": AdapterKernels(fused=True)}, "fused adapters"),
-        ({"method": {"base_storage": "fp8"}}, "FP8"),
         ({"optimizer": {"name": "adamw_8bit"}}, "adamw_8bit keeps states"),
         ({"method": {"modules_to_save": ("lm_head",)}}, "modules_to_save lm_head makes copies of one tied table"),
         ({}, None),
     ],
-    ids=["fused adapters", "an FP8 base", "8-bit states", "a trained copy of a tied head", "nothing"],
+    ids=["fused adapters", "8-bit states", "a trained copy of a tied head", "nothing"],
 )
 def test_what_cannot_be_sharded_is_refused(tiny_qwen2, rows, changed, said):
     plan = planned(tiny_qwen2, rows, num_ranks=2, parts=(2, 1), **changed)
