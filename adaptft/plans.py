@@ -64,10 +64,6 @@ class Method:
     """Linear layers that stay in 16 bit and without an adapter (head, routers, one-output gates)."""
 
 
-SHARDED = frozenset({"zero2", "zero3", "fsdp2"})
-"""Strategies in which each rank keeps its part of weights, gradients and optimizer states; zero3 is fsdp2."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Where the model lives; ``device_map`` as transformers takes it, None for sharded strategies."""
@@ -100,11 +96,8 @@ class Placement:
 
     @property
     def is_sharded(self) -> bool:
-        """True where each rank holds a part of every weight: adapters then run as PEFT's, and NF4 as bitsandbytes'.
-
-        Fused operators join the weights of several layers in buffers of their own, which nothing shards.
-        """
-        return self.strategy in SHARDED
+        """True where each rank holds a part of every weight: fused adapters would join whole ones on all of them."""
+        return self.strategy in ("zero2", "zero3", "fsdp2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
