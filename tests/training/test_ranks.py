@@ -134,12 +134,14 @@ def require_same_curve(found, expected, times=1):
     assert found.final_eval_loss == pytest.approx(expected.final_eval_loss, rel=times * 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_two_ranks_follow_the_losses_of_one(name, runs):
     times = 100 if name == "fp8" else 1
     require_same_curve(report(runs, f"{name}-2"), report(runs, f"{name}-1"), times)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_two_ranks_leave_the_files_of_one(name, runs):
     for place in ("", "checkpoint-2"):
@@ -154,6 +156,7 @@ def test_two_ranks_leave_the_files_of_one(name, runs):
             assert (found[key] - tensor).abs().max() < (1e-3 if name == "fp8" else 1e-4), key  # a step of Adam is 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GONE_ON_WITH)
 def test_two_ranks_go_on_where_one_stopped(name, runs):
     found = report(runs, f"{name}-2{AFTER}")
@@ -161,6 +164,7 @@ def test_two_ranks_go_on_where_one_stopped(name, runs):
     require_same_curve(found, report(runs, f"{name}-1"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ddp", "full", "lora"])
 def test_one_rank_goes_on_where_two_stopped(name, runs, models, rows, monkeypatch):
     monkeypatch.setenv("ADAPTFT_HOME", str(runs / "home"))
