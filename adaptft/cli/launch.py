@@ -117,7 +117,7 @@ class LaunchCommand(RequestCommand):
 @machine_option
 @options_in_order(_OPTIONS)
 def command(parsed: Parsed[TrainRequest], scheduler: str, file: Path | None, **given: Any) -> None:
-    """Write the file that has Slurm, Kubernetes or Ray run a plan on one machine or many.
+    """Write the job that has Slurm, Kubernetes or Ray carry a plan out.
 
     Plans as adaptft plan does, for the GPUs that --gpu and --gpus name (on each of --nnodes machines), and writes the
     job. It saves when it is told to stop, and goes on from its last checkpoint when it is started again.
