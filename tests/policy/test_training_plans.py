@@ -136,7 +136,7 @@ def test_free_memory_decides_and_not_the_total():
 
 def test_cpus_of_several_machines_have_a_replica_each_where_it_is_asked_for():
     request = TrainRequest(model="m", train_type="lora", device="cpu", nnodes=2, global_batch_size=4)
-    decisions = plan_training(CPU, QWEN_05B, ALPACA, request).decisions
+    decisions = plan_training(machine(), QWEN_05B, ALPACA, request).decisions
     assert decisions.placement.value.nodes == 2
     assert decisions.batch.value.data_parallel_size == 2
     assert decisions.batch.value.global_batch_size == 4
