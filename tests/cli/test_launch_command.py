@@ -2,6 +2,7 @@
 
 import ast
 import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
@@ -67,7 +68,7 @@ def test_options_of_each_scheduler_reach_its_job(launch):
         "/work/output/",
     ):
         assert part in job
-    assert "'CPU': 8" in launch("ray", *MODEL, *GPUS, "--cpus", "8").stdout
+    assert '"CPU": 8' in launch("ray", *MODEL, *GPUS, "--cpus", "8").stdout
 
 
 @pytest.mark.parametrize(
@@ -90,6 +91,13 @@ def test_what_cannot_be_meant_is_refused_in_two_lines(launch, words, problem, fi
     first, second = done.stderr.strip().splitlines()
     assert problem in first
     assert fix in second
+
+
+def test_a_login_node_does_not_plan_for_itself(launch, tmp_path):
+    recorded = str(Path(__file__).parents[1] / "machines" / "cpu.json")
+    done = launch("slurm", *MODEL, "--machine", recorded)
+    assert done.returncode == 2
+    assert "--gpu h100 --gpus 8" in done.stderr
 
 
 def test_a_plan_that_does_not_fit_writes_no_job(launch, tmp_path):
