@@ -38,8 +38,8 @@ PLANNED = frozenset(
         "train_type", "max_length", "packing", "split_dataset_ratio", "lora_rank", "lora_dropout", "target_modules",
         "torch_dtype", "fp8", "attn_impl", "gradient_checkpointing", "torch_compile", "per_device_train_batch_size",
         "gradient_accumulation_steps", "global_batch_size", "per_device_eval_batch_size", "learning_rate",
-        "num_train_epochs", "warmup_ratio", "optim", "weight_decay", "save_steps", "eval_steps", "num_gpus", "nnodes",
-        "strategy", "sequence_parallel_size", "device",
+        "num_train_epochs", "warmup_ratio", "optim", "weight_decay", "save_steps", "eval_steps", "num_gpus", "strategy",
+        "sequence_parallel_size", "device",
     }
 )  # fmt: skip
 """Options of a training that the plan decides where nobody sets them."""
