@@ -57,15 +57,15 @@ def test_options_of_each_scheduler_reach_its_job(launch):
     )
     for line in ("#SBATCH --partition=gpu", "#SBATCH --time=02:00:00", "module load x"):
         assert line in script.stdout.splitlines()
-    words = ("--kind", "PyTorchJob", "--mount", "/work", "--shm", "64Gi", "--namespace", "n", "--cpus", "8")
+    words = ("--kind", "PyTorchJob", "--mount", "/shared", "--shm", "64Gi", "--namespace", "n", "--cpus", "8")
     job = launch("kubernetes", *MODEL, *GPUS, *POD, *words).stdout
     for part in (
         "kind: PyTorchJob",
-        "mountPath: /work",
+        "mountPath: /shared",
         "sizeLimit: 64Gi",
         "namespace: n",
         "cpu: '8'",
-        "/work/output/",
+        "/shared/output/",
     ):
         assert part in job
     assert '"CPU": 8' in launch("ray", *MODEL, *GPUS, "--cpus", "8").stdout
