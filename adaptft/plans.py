@@ -64,6 +64,10 @@ class Method:
     """Linear layers that stay in 16 bit and without an adapter (head, routers, one-output gates)."""
 
 
+SHARDED = frozenset({"zero2", "zero3", "fsdp2"})
+"""Strategies in which each rank keeps its part of weights, gradients and optimizer states; zero3 is fsdp2."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Where the model lives; ``device_map`` as transformers takes it, None for sharded strategies."""
@@ -280,6 +284,10 @@ class SpeedEstimate:
     tokens_per_second: float
     mfu: float | None
     total_seconds: float
+    waiting_seconds: float = 0.0
+    """Of a step: collectives that arithmetic does not hide."""
+    communication_seconds: float = 0.0
+    """Of a step: all collectives, hidden or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,8 @@ SHAPES: dict[str, tuple[int, int, int, int, int, int]] = {
     r"baichuan2-7b": (4096, 11008, 32, 32, 32, 125696),
 }
 FUSED = re.compile(r"Unsloth|Megatron-Core|torch\.compile|compile unstated")
+SHARDED = re.compile(r"FSDP")
+GPUS_OF_A_MACHINE = 8
 SPLIT = re.compile(r"TP[2-9]|PP[2-9]|CP[2-9]|TP8|pipeline|EP\d")
 
 
@@ -143,7 +145,11 @@ def memory_obstacle(row: Row) -> str | None:
         ("unstated" in row["gpu"], "GPU not stated"),
         (number(row, "seq_len") is None or number(row, "micro_batch") is None, "settings not stated"),
         (shape(row) is None, "a model of a family or size that is not planned for"),
-        (row["parallelism"] != "single", "weights or states sharded over GPUs"),
+        (row["parallelism"] != "single" and not SHARDED.match(row["parallelism"]), "spread over GPUs in another way"),
+        (
+            row["parallelism"] != "single" and row["method"] == "lora",
+            "FSDP1, whose flat parameters hold gradients of frozen weights too",
+        ),
         ("Unsloth" in row["kernels"], "checkpoints kept in host memory"),
         (row["attention"] == "eager/SDPA", "attention not stated"),
         (row["method"] not in ("lora", "qlora", "full"), f"method {row['method']}"),
@@ -157,9 +163,11 @@ def memory_obstacle(row: Row) -> str | None:
 
 
 def planned(row: Row, model: ModelShape) -> TrainPlan:
-    """A plan that is forced to do what the row did, on a card whose memory has no end."""
-    machine = machine_with(row_named(row["gpu"]).key)
-    gpu = replace(machine.gpus[0], memory_total_bytes=BOUNDLESS, memory_free_bytes=BOUNDLESS)
+    """A plan that is forced to do what the row did, on cards whose memory has no end; FSDP on as many as it had."""
+    sharded = bool(SHARDED.match(row["parallelism"]))
+    gpus = int(row["n_gpu"]) if sharded else 1
+    machine = machine_with(row_named(row["gpu"]).key, min(gpus, GPUS_OF_A_MACHINE))
+    endless = tuple(replace(gpu, memory_total_bytes=BOUNDLESS, memory_free_bytes=BOUNDLESS) for gpu in machine.gpus)
     method = {"pretrain": "full"}.get(row["method"], row["method"])
     half = "float16" if row["precision"].startswith("fp16") else "bfloat16"
     request = TrainRequest(
@@ -179,7 +187,10 @@ def planned(row: Row, model: ModelShape) -> TrainPlan:
         target_modules=() if method == "full" else targets(row),
         lora_rank=None if method == "full" else int(re.search(r"r(\d+)", row["kernels"] + " r8")[1]),  # type: ignore[index]
     )
-    return plan_training(replace(machine, gpus=(gpu,)), model, data(row), request)
+    if sharded:
+        machines = gpus // GPUS_OF_A_MACHINE if gpus > GPUS_OF_A_MACHINE else None
+        request = replace(request, strategy="fsdp2", nnodes=machines)
+    return plan_training(replace(machine, gpus=endless), model, data(row), request)
 
 
 def data(row: Row) -> DatasetShape:
@@ -245,8 +256,12 @@ def speed(row: Row) -> dict[str, Any]:
     if obstacle or model is None:
         return {"not_comparable": obstacle}
     plan = planned(row, model)
+    return _beside(tokens_per_gpu(plan), measured_tokens(row, model))
+
+
+def tokens_per_gpu(plan: TrainPlan) -> float:
     assert plan.speed is not None
-    return _beside(plan.speed.tokens_per_second, measured_tokens(row, model))
+    return plan.speed.tokens_per_second / plan.decisions.placement.value.num_gpus
 
 
 def memory(row: Row) -> dict[str, Any]:
@@ -293,8 +308,7 @@ def _ranking(one: Row, other: Row) -> dict[str, Any] | None:
     rates = [_rate(row, model) for row in (one, other)]
     if None in rates or SPLIT.search(one["parallelism"] + other["parallelism"]):
         return None
-    plans = [planned(row, model).speed for row in (one, other)]
-    expected = [plan.tokens_per_second if plan else 0.0 for plan in plans]
+    expected = [tokens_per_gpu(planned(row, model)) for row in (one, other)]
     measured = (rates[0] or 0) / (rates[1] or 1)
     return {
         "gpus": [one["gpu"], other["gpu"]], "model": one["model"], "kernels": one["kernels"], "source": one["source"],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from adaptft.cli.planning import Subject, plan_on
 from adaptft.errors import AdaptftError, DoesNotFit, OutputError
 from adaptft.facts import Machine
+from adaptft.plans import SHARDED
 from adaptft.policy.comparison import Limits, Option, Recommendation, choose, nearest
 from adaptft.policy.prices import Prices, price_key
 from adaptft.units import format_bytes, format_seconds
@@ -59,8 +60,10 @@ def plan_words(option: Option) -> str:
     cut = " x ".join(str(size) for size in sizes[:1] + [size for size in sizes[1:] if size > 1])
     states = "" if decisions.optimizer.value.name == "adamw" else f", {decisions.optimizer.value.name}"
     kept = f", {layers.layers}/{layers.of} checkpointed" if layers.layers else ""
+    sharded = f", {placement.strategy}" if (placement := decisions.placement.value).strategy in SHARDED else ""
+    sharded += f", {size} GPUs to a row" if (size := placement.sequence_parallel_size) > 1 else ""
     idle = f", on {option.num_gpus} of {len(plan.machine.gpus)} GPUs" if option.num_idle_gpus else ""
-    return f"{method.train_type} {decisions.precision.value.compute}{base}{states}, batch {cut}{kept}{idle}"
+    return f"{method.train_type} {decisions.precision.value.compute}{base}{states}{sharded}, batch {cut}{kept}{idle}"
 
 
 def cells(option: Option) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from adaptft.parsing import Parsed
 from adaptft.requests import TrainRequest
 
 if TYPE_CHECKING:
+    from adaptft.facts import Machine
     from adaptft.jobs import Job
 
 EXAMPLE = """\
@@ -117,7 +118,7 @@ class LaunchCommand(RequestCommand):
 @machine_option
 @options_in_order(_OPTIONS)
 def command(parsed: Parsed[TrainRequest], scheduler: str, file: Path | None, **given: Any) -> None:
-    """Write the file that has Slurm, Kubernetes or Ray run a plan on one machine or many.
+    """Write the job that has Slurm, Kubernetes or Ray carry a plan out.
 
     Plans as adaptft plan does, for the GPUs that --gpu and --gpus name (on each of --nnodes machines), and writes the
     job. It saves when it is told to stop, and goes on from its last checkpoint when it is started again.
@@ -133,7 +134,9 @@ def command(parsed: Parsed[TrainRequest], scheduler: str, file: Path | None, **g
     names = ("machine_file", "gpu", "gpu_file", "gpus", "joined")
     where = Where(**{name: given.pop(name) for name in names})
     where.check()
-    plan = plan_on(where.one(parsed.request), read_subject(parsed)).plan
+    machine = where.one(parsed.request)
+    _check_machine(machine, parsed.request)
+    plan = plan_on(machine, read_subject(parsed)).plan
     refuse_unfit(plan)
     mount = given["mount"] or MOUNT
     job = job_of(plan, folder=f"{mount}/output" if scheduler == "kubernetes" else "output")
@@ -160,6 +163,15 @@ def _check_options(scheduler: str, given: dict[str, Any]) -> None:
     for name in needs if scheduler == "kubernetes" else ():
         if not given[name]:
             raise RequestError(f"Nothing says which {needs[name]}.", fix=f"Add --{name} NAME.")
+
+
+def _check_machine(machine: Machine, request: TrainRequest) -> None:
+    """Raises ``RequestError`` on a login node: the job would be for its CPU."""
+    if not machine.gpus and request.device != "cpu":
+        raise RequestError(
+            "This machine has no GPU, and nothing says which ones the job gets.",
+            fix="Name those of the cluster: --gpu h100 --gpus 8; or take its CPUs: --device cpu.",
+        )
 
 
 def _check_folder(scheduler: str, job: Job, mount: str) -> None:

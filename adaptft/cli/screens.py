@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from adaptft.cli.tables import pairs, remarks
-from adaptft.cli.words import dataset_words, decision_words, machine_words, model_words
+from adaptft.cli.words import dataset_words, decision_words, device_words, machine_words, model_words
 from adaptft.plans import Decision, MemoryEstimate, Rejected, TrainPlan
 from adaptft.units import counted, format_bytes, format_seconds
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SILENCE_SECONDS = 2.0
 BAR_WIDTH = 28
 MAX_WIDTH = 120
+WORTH_A_WORD = 0.01
+"""Share of a step that is worth naming."""
 PARTS = ("weights", "adapters", "gradients", "optimizer", "activations", "logits", "workspace", "framework")
 
 
@@ -114,7 +116,7 @@ def _title(plan: TrainPlan) -> Text:
 def _inputs(plan: TrainPlan) -> Table:
     return pairs(
         [
-            ("Machine", machine_words(plan.machine)),
+            ("Machine", machine_words(plan.machine, plan.decisions.placement.value.nodes)),
             ("Model", model_words(plan.model)),
             ("Data", dataset_words(plan.dataset)),
         ],
@@ -184,7 +186,7 @@ def _in_short(plan: TrainPlan) -> str:
     decisions = plan.decisions
     method, precision, batch = decisions.method.value, decisions.precision.value, decisions.batch.value
     base = "" if method.base_storage == precision.compute else f", weights in {method.base_storage}"
-    device = counted(decisions.placement.value.num_gpus, "GPU") if decisions.placement.value.num_gpus else "CPU"
+    device = device_words(decisions.placement.value)
     layers = decisions.checkpointing.value
     recomputed = f"; {layers.layers} of {layers.of} layers checkpointed" if layers.layers else ""
     return (
@@ -198,7 +200,17 @@ def _speed(plan: TrainPlan) -> str:
         return "not predicted: the rates of this device are not known (adaptft bench measures them)"
     mfu = f", {plan.speed.mfu:.0%} of the peak" if plan.speed.mfu is not None else ""
     step = format_seconds(plan.speed.step_seconds)
-    return f"{step} a step, {plan.speed.tokens_per_second:,.0f} tokens/s{mfu} ({_basis(plan)})"
+    return f"{step} a step, {plan.speed.tokens_per_second:,.0f} tokens/s{mfu}{_communication(plan)} ({_basis(plan)})"
+
+
+def _communication(plan: TrainPlan) -> str:
+    """How much of a step GPUs wait for each other, and how much they exchange behind their arithmetic."""
+    if plan.speed is None or not plan.speed.communication_seconds:
+        return ""
+    step = plan.speed.step_seconds
+    hidden = (plan.speed.communication_seconds - plan.speed.waiting_seconds) / step
+    behind = f", {hidden:.0%} more behind arithmetic" if hidden > WORTH_A_WORD else ""
+    return f"; communication: {plan.speed.waiting_seconds / step:.1%} of the step{behind}"
 
 
 def _basis(plan: TrainPlan) -> str:

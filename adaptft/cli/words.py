@@ -9,6 +9,7 @@ from typing import Any
 
 from adaptft.facts import DatasetShape, Gpu, Machine, ModelShape
 from adaptft.plans import (
+    SHARDED,
     AdapterKernels,
     Attention,
     Batch,
@@ -24,8 +25,8 @@ from adaptft.plans import (
 from adaptft.units import counted, format_bytes, format_count
 
 
-def machine_words(machine: Machine) -> str:
-    """``2 x NVIDIA L4 (22.0 GiB, 21.7 free), 16 cores, 64.0 GiB memory``."""
+def machine_words(machine: Machine, nodes: int = 1) -> str:
+    """``2 x NVIDIA L4 (22.0 GiB, 21.7 free), 16 cores, 64.0 GiB memory``; of ``nodes`` machines like it."""
     boards = Counter((gpu_words(gpu), gpu.memory_total_bytes, gpu.memory_free_bytes) for gpu in machine.gpus)
     gpus = [
         f"{f'{count} x ' if count > 1 else ''}{name} ({format_bytes(total)}, {format_bytes(free)} free)"
@@ -33,7 +34,8 @@ def machine_words(machine: Machine) -> str:
     ]
     memory = machine.memory.limit_bytes or machine.memory.total_bytes
     host = f"{machine.cpu.usable_cores:g} cores, {format_bytes(memory)} memory"
-    return ", ".join([*(gpus or ["no GPU"]), host])
+    alike = [f"{nodes} machines, each with {gpus[0]}", *gpus[1:]] if nodes > 1 and gpus else gpus
+    return ", ".join([*(alike or ["no GPU"]), host])
 
 
 def gpu_words(gpu: Gpu) -> str:
@@ -86,7 +88,20 @@ def _placement(value: Placement) -> str:
     gpus = ", ".join(map(str, value.gpu_indices))
     if value.strategy == "single":
         return f"GPU {gpus}"
-    return f"{value.strategy.replace('_', ' ')} over GPUs {_runs(value.gpu_indices)}"
+    gpus = f"GPUs {_runs(value.gpu_indices)}" if len(value.gpu_indices) > 1 else f"GPU {gpus}"
+    machines = f" of each of {value.nodes} machines" if value.nodes > 1 else ""
+    shared = f", {value.sequence_parallel_size} to a row" if value.sequence_parallel_size > 1 else ""
+    return f"{value.strategy.replace('_', ' ')} over {gpus}{machines}{shared}"
+
+
+def device_words(value: Placement) -> str:
+    """``8 GPUs with fsdp2``, ``16 x 8 GPUs``, ``1 GPU``, ``CPU``."""
+    if not value.num_gpus:
+        return "CPU"
+    machines = f"{value.nodes} x " if value.nodes > 1 else ""
+    spread = f" with {value.strategy}" if value.strategy in SHARDED else ""
+    shared = f", {value.sequence_parallel_size} to a row" if value.sequence_parallel_size > 1 else ""
+    return f"{machines}{counted(len(value.gpu_indices), 'GPU')}{spread}{shared}"
 
 
 def _runs(numbers: tuple[int, ...]) -> str:

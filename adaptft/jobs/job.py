@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -17,6 +18,7 @@ from adaptft.units import format_bytes, format_seconds
 
 OF_THE_SCHEDULER = ("nnodes", "node_rank", "master_addr", "master_port", "max_restarts")
 """Options that the job file fills in, where the machines are known."""
+HEAD_WIDTH = 110
 TIME_FACTOR, TIME_ROOM_SECONDS = 1.5, 1800
 """A time limit is so many times the prediction, and room for downloads, reading and compiling."""
 
@@ -89,6 +91,12 @@ def _words(value: Any) -> list[str]:
     if isinstance(value, tuple):
         return [str(item) for item in value] or ["none"]
     return [str(value)]
+
+
+def head(job: Job) -> str:
+    """The plan in short, as comments of a shell script, of YAML and of Python."""
+    lines = (part for line in job.summary for part in textwrap.wrap(line, HEAD_WIDTH, subsequent_indent="  "))
+    return "".join(f"# {line}\n" for line in lines)
 
 
 def script_lines(words: tuple[str, ...]) -> tuple[str, ...]:

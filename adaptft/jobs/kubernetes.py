@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import yaml
 
-from adaptft.jobs.job import Job, script_lines
+from adaptft.jobs.job import Job, head, script_lines
 
 Kind = Literal["TrainJob", "PyTorchJob"]
 SHARED_MEMORY, DATA = "shared-memory", "data"
@@ -50,8 +50,7 @@ def manifest(job: Job, pod: Pod, kind: Kind, namespace: str | None = None) -> st
     """The whole YAML file, the plan in its head."""
     make = {"TrainJob": _train_job, "PyTorchJob": _pytorch_job}[kind]
     metadata = {"name": job.name} | ({"namespace": namespace} if namespace else {})
-    head = "".join(f"# {line}\n" for line in job.summary)
-    return head + yaml.dump(make(job, pod) | {"metadata": metadata}, Dumper=_Blocks, sort_keys=False, width=1000)
+    return head(job) + yaml.dump(make(job, pod) | {"metadata": metadata}, Dumper=_Blocks, sort_keys=False, width=1000)
 
 
 def _train_job(job: Job, pod: Pod) -> dict[str, Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from adaptft.jobs.job import Job
+import json
+from typing import Any
+
+from adaptft.jobs.job import Job, head
 
 MOST_FAILURES = 3
 DRIVER = '''\
@@ -15,8 +18,9 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
 NODES = {nodes}
-RESOURCES = {resources!r}
+RESOURCES = {resources}
 PORT = 29500
+OF_RAYS_WORKER = {{"RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}}
 COMMAND = [
 {command}
 ]
@@ -27,7 +31,8 @@ def one_machine():
     rank = ray.train.get_context().get_world_rank()
     place = ["--nnodes", str(NODES), "--node_rank", str(rank)]
     place += ["--master_addr", os.environ["MASTER_ADDR"], "--master_port", str(PORT)]
-    subprocess.run([*COMMAND, *(place if NODES > 1 else [])], check=True)
+    environment = {{name: value for name, value in os.environ.items() if name not in OF_RAYS_WORKER}}
+    subprocess.run([*COMMAND, *(place if NODES > 1 else [])], check=True, env=environment)
 
 
 if __name__ == "__main__":
@@ -52,6 +57,12 @@ def driver(job: Job, *, cpus: int) -> str:
         cpus: CPUs that Ray sets aside on each machine.
     """
     resources = {"CPU": cpus} | ({"GPU": job.gpus_per_node} if job.gpus_per_node else {})
-    head = "".join(f"# {line}\n" for line in job.summary)
-    command = "\n".join(f"    {word!r}," for word in job.words)
-    return DRIVER.format(head=head, nodes=job.nodes, resources=resources, command=command, failures=MOST_FAILURES)
+    command = "\n".join(f"    {_literal(word)}," for word in job.words)
+    return DRIVER.format(
+        head=head(job), nodes=job.nodes, resources=_literal(resources), command=command, failures=MOST_FAILURES
+    )
+
+
+def _literal(value: Any) -> str:
+    """JSON, which Python reads as the same value: strings, numbers and what is made of them."""
+    return json.dumps(value, ensure_ascii=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from shlex import quote
 
-from adaptft.jobs.job import Job, script_lines
+from adaptft.jobs.job import Job, head, script_lines
 
 GRACE_SECONDS = 300
 """So long before the time limit Slurm sends SIGTERM: a step ends and a checkpoint is written."""
@@ -52,11 +52,11 @@ def sbatch_script(
         f"signal=TERM@{GRACE_SECONDS}",
         *directives,
     ]
-    head = ["#!/bin/bash", *(f"# {line}" for line in job.summary), *(f"#SBATCH --{option}" for option in options)]
+    begin = ["#!/bin/bash", *head(job).splitlines(), *(f"#SBATCH --{option}" for option in options)]
     lines = [*script_lines(job.words), *_place(job)]
     machines = MACHINES.format(first=FIRST_PORT, number=NUM_PORTS) if job.nodes > 1 else ""
     body = BODY.format(machines=machines, command=" \\\n    ".join(lines), finished=quote(job.finished_file))
-    return "\n".join([*head, "", *(f"{line}" for line in setup), body])
+    return "\n".join([*begin, "", *setup, body])
 
 
 def _place(job: Job) -> list[str]:

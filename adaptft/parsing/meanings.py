@@ -10,6 +10,7 @@ from typing import Any
 from adaptft.parsing.combining import SELF_COGNITION
 from adaptft.parsing.effects import Meaning, entries, harmless, number, only, switch, unsupported, words
 from adaptft.parsing.fields import option_fields
+from adaptft.parsing.sharding import DEEPSPEED, FSDP, FSDP_CONFIG
 from adaptft.parsing.values import FAST_KERNEL
 
 _SHARDING = "Leave it out: adaptft decides where the model lives (adaptft plan shows it)."
@@ -248,13 +249,12 @@ TRAIN: dict[str, Meaning] = {
     "dataloader_persistent_workers": harmless(_LOADER),
     "dataloader_drop_last": harmless(_LOADER),
     # several GPUs
-    "deepspeed": unsupported(_SHARDING),
-    "fsdp": unsupported(_SHARDING),
-    "fsdp_config": unsupported(_SHARDING),
-    "fsdp_version": unsupported(_SHARDING),
+    "deepspeed": DEEPSPEED,
+    "fsdp": FSDP,
+    "fsdp_config": FSDP_CONFIG,
+    "fsdp_version": harmless("sharding is always FSDP2's"),
     "device_map": only("auto", fix=_SHARDING),
     "max_memory": unsupported(_SHARDING),
-    "sequence_parallel_size": only("1", fix="Leave it out."),
 }  # fmt: skip
 
 SHARED: dict[str, Meaning] = {

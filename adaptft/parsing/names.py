@@ -50,6 +50,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "node_rank": ("machine_rank",),
     "master_addr": ("main_process_ip",),
     "master_port": ("main_process_port",),
+    "sequence_parallel_size": ("context_parallel_size", "sequence_parallel_degree"),
     "adapters": ("adapter_name_or_path", "lora_model_dir", "adapter_path", "ckpt_dir"),
     "format": ("quant_method", "quantization_method"),
     "output_dir": ("export_dir",),

@@ -36,6 +36,7 @@ WORDS: dict[str, dict[str, str]] = {
     "save_strategy": _STRATEGY,
     "hub": _HUB,
     "device": {"gpu": "cuda"},
+    "strategy": {"zero3": "fsdp2", "fsdp": "fsdp2", "full_shard": "fsdp2", "shard_grad_op": "zero2", "zero0": "ddp"},
     "optim": dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_hf"), "adamw")
     | dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit_bnb"), "adamw_8bit")
     | {"paged_adamw_8bit_bnb": "paged_adamw_8bit"},

@@ -1,58 +1,54 @@
-"""Which device, and in which arrangement: CPU, one GPU, or one replica on each of several."""
+"""Which devices a run may use: the CPU, one GPU, or idle GPUs of one model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 from adaptft.errors import MachineError, RequestError
 from adaptft.facts import Gpu, Machine
-from adaptft.plans import Decision, Placement, Source
 from adaptft.policy.architectures import capabilities
 from adaptft.requests import TrainRequest
-from adaptft.units import format_bytes
 
 OLDEST = (7, 0)
+GPU_WISHES = ("num_gpus", "strategy", "sequence_parallel_size")
 BUSY_SHARE = 0.2
 """A GPU of which more than this is taken by others is left alone while another is free."""
 
 
-def place(
-    machine: Machine, request: TrainRequest, can_share: Callable[[int], bool] = lambda ranks: True
-) -> Decision[Placement]:
-    """The CPU, the freest GPU, or all idle GPUs of the same model with a replica each.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """GPUs of one model that a run may use on each machine, freest first; a MIG slice is always alone."""
 
-    ``can_share`` says whether so many GPUs can divide a step among themselves. A MIG slice is always alone.
+    gpus: tuple[Gpu, ...]
+    left: str
+    """Why the machine's other GPUs are not among them; "" where there are none."""
+
+
+def choose_pool(machine: Machine, request: TrainRequest) -> Pool | str:
+    """The GPUs, or why the CPU is used.
 
     Raises:
-        MachineError: cuda is asked for and no usable GPU is there.
+        MachineError: GPUs are asked for and no usable one is there.
         RequestError: more GPUs are asked for than can be used.
     """
     usable = [gpu for gpu in machine.gpus if (gpu.compute_capability or (0, 0)) >= OLDEST]
     if request.device == "cpu":
-        return Decision(Placement(strategy="cpu", nodes=request.nnodes or 1), "asked for", "user")
+        return "asked for"
     if not usable:
-        if request.device == "cuda" or request.num_gpus:
+        if request.device == "cuda" or any(getattr(request, name) for name in ("nnodes", *GPU_WISHES)):
             raise MachineError(
                 f"A GPU is asked for: {_no_gpu(machine)}.",
                 fix="Train on the CPU with --device cpu, or on a machine with an NVIDIA GPU.",
             )
-        return Decision(Placement(strategy="cpu"), _no_gpu(machine))
+        return _no_gpu(machine)
     idle = [gpu for gpu in usable if _busy_share(gpu) <= BUSY_SHARE] or [max(usable, key=_free)]
     best = max(idle, key=_free)
     peers = [best] if best.mig else sorted((gpu for gpu in idle if _same_kind(gpu, best)), key=_free, reverse=True)
-    shares = [ranks for ranks in range(1, len(peers) + 1) if can_share(ranks)]
-    wanted = request.num_gpus if request.num_gpus is not None else max(shares, default=1)
-    if wanted > len(peers):
-        raise _too_many(wanted, peers)
-    source: Source = "user" if request.num_gpus is not None or request.device else "policy"
-    left = _left_alone(machine, wanted, len(peers), asked=request.num_gpus is not None)
-    if wanted == 1:
-        name = f"MIG slice {best.mig.profile}" if best.mig else best.name
-        reason = f"{name}, {format_bytes(best.memory_free_bytes)} free{left}"
-        return Decision(Placement(strategy="single", gpu_indices=(best.index,), device_map={"": 0}), reason, source)
-    indices = tuple(sorted(gpu.index for gpu in peers[:wanted]))
-    reason = f"a replica on each of {wanted} {best.name}; only gradients travel{left}"
-    return Decision(Placement(strategy="ddp", gpu_indices=indices), reason, source)
+    if (request.num_gpus or 1) > len(peers):
+        raise _too_many(request.num_gpus or 1, peers)
+    if best.mig and (request.nnodes or 1) > 1:
+        raise _too_many(request.nnodes or 1, peers)
+    return Pool(gpus=tuple(peers), left=_left_alone(machine, len(peers)))
 
 
 def _too_many(wanted: int, peers: list[Gpu]) -> RequestError:
@@ -81,17 +77,13 @@ def _same_kind(gpu: Gpu, other: Gpu) -> bool:
     return gpu.name == other.name and gpu.memory_total_bytes == other.memory_total_bytes and not gpu.mig
 
 
-def _left_alone(machine: Machine, used: int, equals: int, *, asked: bool) -> str:
-    """Why the other GPUs are not used, where there are others."""
-    if asked:
-        return f"; {used} asked for"
-    unlike, idle = len(machine.gpus) - equals, equals - used
-    parts = [f"; a step does not divide among {equals} GPUs"] if idle else []
-    if unlike and machine.gpus[0].mig:
-        parts.append(f"; {unlike} other slice{'s' * (unlike > 1)} left alone, since a run cannot span MIG slices")
-    elif unlike:
-        parts.append(f"; {unlike} other GPU{'s' * (unlike > 1)} busy or of another model")
-    return "".join(parts)
+def _left_alone(machine: Machine, equals: int) -> str:
+    unlike = len(machine.gpus) - equals
+    if not unlike:
+        return ""
+    if machine.gpus[0].mig:
+        return f"{unlike} other slice{'s' * (unlike > 1)} left alone, since a run cannot span MIG slices"
+    return f"{unlike} other GPU{'s' * (unlike > 1)} busy or of another model"
 
 
 def _no_gpu(machine: Machine) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from adaptft.facts import DatasetShape, Gpu, Machine, ModelShape
 from adaptft.plans import (
+    SHARDED,
     Batch,
     Checkpointing,
     Decision,
@@ -20,74 +20,22 @@ from adaptft.plans import (
 from adaptft.policy import batching, kernels, schedules
 from adaptft.policy.memory import estimate_memory, fits
 from adaptft.policy.methods import choose_method
-from adaptft.policy.placement import place
+from adaptft.policy.setting import Setting
 from adaptft.policy.speed import estimate_speed
 from adaptft.policy.targets import Targets
 from adaptft.policy.workload import Workload
-from adaptft.requests import TrainRequest, TrainType
+from adaptft.requests import TrainType
 from adaptft.units import format_bytes
 
 SAME_SPEED = 1.01
 """Plans within 1 % of the fastest count as equally fast; the one that needs least memory is taken."""
+ALLOWANCES = ((frozenset({"cpu", "single", "ddp"}), 1.10), (frozenset({"fsdp2"}), 1.05))
+"""Plainest first: whole replicas exchange least and go wrong least, and FSDP2 leaves more memory free than ZeRO-2; the
+times of arrangements are not known better than this."""
 ENOUGH_TOKENS = 8192
 """A micro-batch of so many tokens keeps any GPU busy; used where no speed is predicted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What is settled before the search: the device, the sequences, and the size of a step."""
-
-    machine: Machine
-    model: ModelShape
-    dataset: DatasetShape
-    request: TrainRequest
-    placement: Decision[Placement]
-    gpu: Gpu | None
-    capacity_bytes: int
-    packing: bool
-    max_length: int
-    global_batch_size: int
-    batch_reason: str
-    held_out: tuple[float, str]
-
-    @property
-    def data_parallel_size(self) -> int:
-        """Ranks that see different rows."""
-        return self.placement.value.data_parallel_size
-
-
-def settle(machine: Machine, model: ModelShape, dataset: DatasetShape, request: TrainRequest) -> Setting:
-    """Everything that does not depend on how much memory a step takes.
-
-    Raises:
-        RequestError, MachineError: wishes that this machine or model cannot meet.
-    """
-    held_out = schedules.held_out_ratio(dataset, request)
-    packing, packing_reason = batching.choose_packing(request)
-    max_length, length_reason = batching.choose_max_length(model, dataset, request)
-    wanted = batching.wanted_sequences(dataset, held_out[0], max_length, packing, request)
-    placement = place(machine, request, lambda ranks: batching.can_share(ranks, wanted, request))
-    chosen = [gpu for gpu in machine.gpus if gpu.index in placement.value.gpu_indices]
-    total, batch_reason = batching.global_batch(wanted, placement.value.data_parallel_size, request)
-    return Setting(
-        machine=machine,
-        model=model,
-        dataset=dataset,
-        request=request,
-        placement=placement,
-        gpu=chosen[0] if chosen else None,
-        capacity_bytes=min((gpu.memory_free_bytes for gpu in chosen), default=_host_free(machine)),
-        packing=packing,
-        max_length=max_length,
-        global_batch_size=total,
-        batch_reason=f"{batch_reason}; {length_reason}; {packing_reason}",
-        held_out=held_out,
-    )
-
-
-def _host_free(machine: Machine) -> int:
-    memory = machine.memory
-    return min(memory.available_bytes, memory.limit_bytes or memory.available_bytes)
+GATHERING = {"zero2": 1.1, "zero3": 1.2, "fsdp2": 1.2}
+"""How much longer a step takes where weights are gathered; used there, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +54,7 @@ class Thrift:
 class Candidate:
     """One complete way to run, with its predictions."""
 
+    setting: Setting
     decisions: Decisions
     memory: MemoryEstimate
     speed: SpeedEstimate | None
@@ -116,23 +65,40 @@ class Candidate:
         return fits(self.memory)
 
     @property
+    def placement(self) -> Placement:
+        """As decided."""
+        return self.decisions.placement.value
+
+    @property
     def relative_time(self) -> float:
-        """Seconds a step; without a speed model, recomputation and small micro-batches in proportion."""
+        """Seconds a sequence; without a speed model, recomputation, small micro-batches and gathers in proportion."""
+        checkpointing, batch, placement = self.decisions.checkpointing.value, self.decisions.batch.value, self.placement
         if self.speed:
-            return self.speed.step_seconds
-        checkpointing, batch = self.decisions.checkpointing.value, self.decisions.batch.value
-        on_cpu = self.decisions.placement.value.strategy == "cpu"
-        filled = 1.0 if on_cpu else min(batch.micro_batch_tokens, ENOUGH_TOKENS) / ENOUGH_TOKENS
-        return (1 + checkpointing.layers / checkpointing.of / 3) * (1.1 - 0.1 * filled)
+            return self.speed.step_seconds / batch.global_batch_size
+        tokens = min(batch.micro_batch_tokens, ENOUGH_TOKENS) / ENOUGH_TOKENS
+        filled = 1.0 if placement.strategy == "cpu" else tokens
+        alone = (1 + checkpointing.layers / checkpointing.of / 3) * (1.1 - 0.1 * filled)
+        return alone * GATHERING.get(placement.strategy, 1.0) / max(placement.num_gpus, 1)
 
     @property
     def in_words(self) -> str:
-        """``lora, bf16, adamw, micro_batch_size 2, 12 of 28 layers checkpointed``."""
+        """``lora, bf16, adamw, fsdp2 over 2 GPUs, micro_batch_size 2, 12 of 28 layers checkpointed``."""
         method, checkpointing = self.decisions.method.value, self.decisions.checkpointing.value
+        there = len(self.setting.machine.gpus) * self.placement.nodes
+        spread = f"{spread_in_words(self.placement)}, " if there > 1 else ""
         return (
-            f"{method.train_type}, {method.base_storage}, {self.decisions.optimizer.value.name}, micro_batch_size "
-            f"{self.decisions.batch.value.micro_batch_size}, {layers_in_words(checkpointing)} checkpointed"
+            f"{method.train_type}, {method.base_storage}, {self.decisions.optimizer.value.name}, {spread}"
+            f"micro_batch_size {self.decisions.batch.value.micro_batch_size}, "
+            f"{layers_in_words(checkpointing)} checkpointed"
         )
+
+
+def spread_in_words(placement: Placement) -> str:
+    """``fsdp2 over 8 GPUs``, ``1 GPU``; and how many share each row."""
+    gpus = f"{placement.num_gpus} GPU{'s' * (placement.num_gpus != 1)}"
+    size = placement.sequence_parallel_size
+    shared = f", {size} to a row" if size > 1 else ""
+    return f"{placement.strategy} over {gpus}{shared}" if placement.num_gpus > 1 else gpus
 
 
 def layers_in_words(checkpointing: Checkpointing) -> str:
@@ -142,14 +108,27 @@ def layers_in_words(checkpointing: Checkpointing) -> str:
     return f"{checkpointing.layers} of {checkpointing.of} layers"
 
 
+def suits(placement: Placement, train_type: TrainType, optimizer: str, asked: str | None) -> bool:
+    """Whether such a run can be spread so, and gains by it where nobody asked for it.
+
+    States in 8 bit are updated by kernels that know nothing of shards (bitsandbytes' issues 89 and 1633), and gradients
+    of adapters are too small to be worth gathering a frozen base for.
+    """
+    if placement.strategy not in SHARDED:
+        return True
+    return optimizer == "adamw" and (placement.strategy != "zero2" or train_type == "full" or asked == "zero2")
+
+
 def candidates(
     setting: Setting, train_type: TrainType, precision: Decision[Precision], optimizer: str, *, extremes: bool = False
 ) -> Iterator[Candidate]:
     """For each micro-batch the one with as few checkpointed layers as fit, smallest micro-batch first.
 
+    If neither the smallest nor the largest micro-batch fits none does: activations grow with it, and gradients wait for
+    a second micro-batch in all but the largest. Then these two are all there is.
+
     Args:
-        extremes: only the smallest and the largest micro-batch. If neither fits none does: activations grow with
-            it, and gradients wait for a second micro-batch in all but the largest.
+        extremes: only the smallest and the largest micro-batch.
     """
     method, targets = choose_method(setting.model, setting.request, train_type, precision.value)
     cuts = list(
@@ -157,12 +136,16 @@ def candidates(
             setting.global_batch_size, setting.max_length, setting.packing, setting.data_parallel_size, setting.request
         )
     )
-    for batch in dict.fromkeys((cuts[0], cuts[-1])) if extremes else cuts:
 
-        def with_thrift(thrift: Thrift, batch: Batch = batch) -> Candidate:
-            return _candidate(setting, precision, method, targets, optimizer, batch, thrift)
+    def best(batch: Batch) -> Candidate:
+        return _least_thrifty(
+            lambda thrift: _candidate(setting, precision, method, targets, optimizer, batch, thrift), setting
+        )
 
-        yield _least_thrifty(with_thrift, setting)
+    ends = {batch: best(batch) for batch in dict.fromkeys((cuts[0], cuts[-1]))}
+    worth_it = not extremes and any(candidate.fits for candidate in ends.values())
+    for batch in cuts if worth_it else ends:
+        yield ends.get(batch) or best(batch)
 
 
 def _least_thrifty(with_thrift: Callable[[Thrift], Candidate], setting: Setting) -> Candidate:
@@ -170,12 +153,13 @@ def _least_thrifty(with_thrift: Callable[[Thrift], Candidate], setting: Setting)
     as fit; their inputs in host memory. The last of these where none does. Who asks for checkpointing wants thrift.
 
     A second copy is the first thing to go: transposing costs 1 % of a step (H200, 7B), recomputing one layer of 28 as
-    much.
+    much. Gathered weights have no lasting copy at all.
     """
     request, layers = setting.request, setting.model.num_layers
     forced, offload = request.gradient_checkpointing, bool(request.activation_offloading)
     fewest, most = (0, layers) if forced is None else (layers, layers) if forced else (0, 0)
-    if not forced and (roomy := with_thrift(Thrift(transposed_copy=True))).fits:
+    whole = setting.placement.value.strategy not in SHARDED
+    if not forced and (roomy := with_thrift(Thrift(transposed_copy=whole))).fits:
         return roomy
     while fewest < most:
         middle = (fewest + most) // 2
@@ -186,9 +170,9 @@ def _least_thrifty(with_thrift: Callable[[Thrift], Candidate], setting: Setting)
     return lean if lean.fits or not may_offload else with_thrift(Thrift(fewest, offload=True))
 
 
-def uncheckpointed(setting: Setting, chosen: Candidate) -> Candidate:
+def uncheckpointed(chosen: Candidate) -> Candidate:
     """``chosen`` as it would be with the activations of every layer kept."""
-    decided = chosen.decisions
+    decided, setting = chosen.decisions, chosen.setting
     method, targets = choose_method(
         setting.model, setting.request, decided.method.value.train_type, decided.precision.value
     )
@@ -197,7 +181,16 @@ def uncheckpointed(setting: Setting, chosen: Candidate) -> Candidate:
 
 
 def fastest(fitting: list[Candidate]) -> Candidate:
-    """The fastest, and of equally fast ones the leanest."""
+    """The fastest, and of equally fast ones the leanest; a plainer arrangement may be a little slower."""
+    best = min(candidate.relative_time for candidate in fitting)
+    for strategies, allowance in ALLOWANCES:
+        plain = [candidate for candidate in fitting if candidate.placement.strategy in strategies]
+        if plain and min(candidate.relative_time for candidate in plain) <= best * allowance:
+            return _leanest_of_the_fastest(plain)
+    return _leanest_of_the_fastest(fitting)
+
+
+def _leanest_of_the_fastest(fitting: list[Candidate]) -> Candidate:
     best = min(candidate.relative_time for candidate in fitting)
     equal = [candidate for candidate in fitting if candidate.relative_time <= best * SAME_SPEED]
     return min(equal, key=lambda candidate: candidate.memory.needed_bytes)
@@ -233,9 +226,10 @@ def _candidate(
     memory = estimate_memory(work, setting.capacity_bytes, on_gpu=setting.gpu is not None)
     checkpointing = _checkpointing_decision(setting, thrift, fitting=fits(memory))
     return Candidate(
+        setting=setting,
         decisions=replace(decisions, checkpointing=checkpointing),
         memory=memory,
-        speed=estimate_speed(work, setting.machine, setting.gpu, schedule.value.max_steps),
+        speed=estimate_speed(work, setting.machine, setting.gpu, schedule.value.max_steps, request.network_gbps),
     )
 
 

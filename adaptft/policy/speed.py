@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from adaptft.facts import Ceilings, Gpu, Machine, ModelShape
 from adaptft.plans import SpeedEstimate
+from adaptft.policy.activations import layer_activation_bytes
 from adaptft.policy.ceilings import ceilings
-from adaptft.policy.links import exchange_bytes_per_second, exchange_seconds
-from adaptft.policy.memory import gradient_bytes, layer_activation_bytes, weights_bytes
+from adaptft.policy.collectives import interconnect
+from adaptft.policy.communication import exchanged
+from adaptft.policy.storage import weights_bytes
 from adaptft.policy.workload import Workload
 
 FP8_GAIN = 1.75
@@ -31,10 +33,6 @@ LAYER_FLOOR_SECONDS = {"full": 2.5e-3, "lora": 5.0e-3, "qlora": 6.0e-3}
 """Least time of a compiled layer's forward and backward pass: the host launching its kernels."""
 
 
-OVERLAPPED = 0.6
-"""Share of a micro-step in which gradients can travel behind the backward pass."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Rates:
     matmul_flops: float
@@ -42,8 +40,13 @@ class _Rates:
     attention_flops: float
 
 
-def estimate_speed(work: Workload, machine: Machine, gpu: Gpu | None, total_steps: int) -> SpeedEstimate | None:
-    """Speed on ``gpu`` (the CPU where it is None); None where nobody knows the device's rates."""
+def estimate_speed(
+    work: Workload, machine: Machine, gpu: Gpu | None, total_steps: int, network_gbps: float | None = None
+) -> SpeedEstimate | None:
+    """Speed on ``gpu`` (the CPU where it is None); None where nobody knows the device's rates.
+
+    ``network_gbps`` is the user's number for the network of a machine; without one it is assumed.
+    """
     found = ceilings(machine, gpu)
     kind = _multiplied(work)
     if found is None or kind not in found.matmul_flops:
@@ -52,14 +55,18 @@ def estimate_speed(work: Workload, machine: Machine, gpu: Gpu | None, total_step
     rates = _Rates(matmul, found.memory_bytes_per_second, found.attention_flops or matmul)
     steps = work.batch.gradient_accumulation_steps
     micro_step = _micro_step_seconds(work, rates, found)
+    joined = interconnect(machine, work.decisions.placement.value, network_gbps)
+    exchange = exchanged(work, joined, micro_step, rates.memory_bytes)
     step = micro_step * steps + _accumulation_seconds(work, rates) * (steps - 1)
-    step += _exchange_seconds(work, machine, micro_step) + _optimizer_seconds(work, rates)
+    step += exchange.waiting + _optimizer_seconds(work, rates)
     tokens = work.batch.global_batch_size * work.sequence_tokens
     return SpeedEstimate(
         step_seconds=step,
         tokens_per_second=tokens / step,
         mfu=_utilisation(work, found, kind, step),
         total_seconds=step * total_steps,
+        waiting_seconds=exchange.waiting,
+        communication_seconds=exchange.total,
     )
 
 
@@ -72,7 +79,8 @@ def _multiplied(work: Workload) -> str:
 
 def _utilisation(work: Workload, found: Ceilings, kind: str, step_seconds: float) -> float | None:
     peak = found.peak_flops.get(kind)
-    flops = training_flops(work.model, work.method.train_type) * work.batch.micro_batch_size * work.sequence_tokens
+    tokens = work.batch.micro_batch_size * work.sequence_tokens / work.sequence_parallel_size
+    flops = training_flops(work.model, work.method.train_type) * tokens
     return flops * work.batch.gradient_accumulation_steps / step_seconds / peak if peak else None
 
 
@@ -92,7 +100,7 @@ def _head_weights(model: ModelShape) -> int:
 def _micro_step_seconds(work: Workload, rates: _Rates, found: Ceilings) -> float:
     """Layers (matmuls and traffic, or the launch floor), recomputed layers, and the head with its loss."""
     model, tokens = work.model, work.computed_tokens
-    filled = tokens / work.batch.micro_batch_tokens
+    filled = tokens / work.device_tokens
     passes = 3 if work.method.train_type == "full" else 2
     layer_weights = _matmul_weights(model) - _head_weights(model)
     one_pass = 2 * layer_weights * tokens / rates.matmul_flops
@@ -133,25 +141,21 @@ def _dequantising_seconds(work: Workload, rates: _Rates) -> float:
     return passes * weights_bytes(work.model, work.precision, work.method) / rates.memory_bytes
 
 
-def _exchange_seconds(work: Workload, machine: Machine, micro_step: float) -> float:
-    """Gradients between replicas: what does not travel behind the last micro-batch's backward pass."""
-    placement = work.decisions.placement.value
-    rate = exchange_bytes_per_second(machine, placement.gpu_indices) if placement.data_parallel_size > 1 else None
-    if rate is None:
-        return 0.0
-    whole = exchange_seconds(gradient_bytes(work), placement.num_gpus, rate)
-    return max(0.0, whole - OVERLAPPED * micro_step)
-
-
 def _accumulation_seconds(work: Workload, rates: _Rates) -> float:
     """Adding a micro-batch's gradients to those before: two reads and a write; adapters are small."""
     if work.method.train_type != "full":
         return 0.0
-    return 3 * weights_bytes(work.model, work.precision, work.method) / rates.memory_bytes
+    return 3 * _own_weights_bytes(work) / rates.memory_bytes
 
 
 def _optimizer_seconds(work: Workload, rates: _Rates) -> float:
     """Weights, gradients and states read, weights and states written; adapters are small."""
     if work.method.train_type != "full":
         return 1e-3
-    return 7 * weights_bytes(work.model, work.precision, work.method) / rates.memory_bytes
+    return 7 * _own_weights_bytes(work) / rates.memory_bytes
+
+
+def _own_weights_bytes(work: Workload) -> float:
+    """Of a device: all of them, or its shard."""
+    whole = weights_bytes(work.model, work.precision, work.method)
+    return whole / work.decisions.placement.value.num_gpus if work.is_sharded else whole

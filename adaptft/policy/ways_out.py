@@ -2,45 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from adaptft.errors import AdaptftError
 from adaptft.facts import Machine
 from adaptft.plans import Rejected
 from adaptft.policy.assumed import machine_with
-from adaptft.policy.gpus import GPU_MODELS, nominal_gb
+from adaptft.policy.attempts import leanest_fitting
+from adaptft.policy.gpu_table import GpuModel
+from adaptft.policy.gpus import GPU_MODELS, known_gpu, nominal_gb
 from adaptft.policy.prices import PRICES
-from adaptft.policy.search import Candidate, Setting, settle
+from adaptft.policy.rejections import need
+from adaptft.policy.search import Candidate, spread_in_words
+from adaptft.policy.setting import Setting
 from adaptft.policy.wishes import forbids_4_bit, has_bitsandbytes, wants_4_bit
 from adaptft.requests import TrainRequest, TrainType
 from adaptft.units import GiB, format_bytes
 
 SHORTER_LENGTHS = (8192, 4096, 2048, 1024, 512, 256)
 
+MORE_CARDS = (2, 4, 8)
+
 Wish = tuple[str, TrainRequest]
 """A request and what makes it so, in words."""
-Need = Callable[[Setting], int | None]
-"""Bytes that the leanest fitting plan of a setting needs; None where none fits."""
 
 
-def ways_out(setting: Setting, leanest: Candidate, least_need: Need) -> Iterator[Rejected]:
-    """Leaner wishes on this machine, then the smallest card on which the wish as it is fits."""
+def ways_out(leanest: Candidate) -> Iterator[Rejected]:
+    """Leaner wishes on this machine, then the smallest card and the fewest cards on which the wish as it is fits."""
+    setting = leanest.setting
     for kind in _leaner_requests(setting, leanest):
         for words, request in kind:
-            need = _need_on(setting.machine, setting, request, least_need)
-            if need is not None:
+            found = _on(setting.machine, setting, request)
+            if found is not None:
                 missing = wants_4_bit(request) and not has_bitsandbytes(setting.machine.software)
                 install = ', after pip install "adaptft[qlora]"' if missing else ""
-                yield Rejected(words, f"needs {format_bytes(need)}{install}", is_way_out=True)
+                yield Rejected(words, f"needs {format_bytes(need(found))}{install}", is_way_out=True)
                 break  # the next of the same kind would fit too, and is further off
-    yield from _larger_card(setting, least_need)
+    yield from _larger_card(setting)
+    yield from _more_cards(setting)
 
 
-def _need_on(machine: Machine, setting: Setting, request: TrainRequest, least_need: Need) -> int | None:
+def _on(machine: Machine, setting: Setting, request: TrainRequest) -> Candidate | None:
     """None where the wish does not fit ``machine``, or cannot be met there at all (a type it does not multiply)."""
     try:
-        return least_need(settle(machine, setting.model, setting.dataset, request))
+        return leanest_fitting(machine, setting.model, setting.dataset, request)
     except AdaptftError:
         return None
 
@@ -76,17 +82,32 @@ def _smaller_batches(setting: Setting) -> Iterator[Wish]:
         )
 
 
-def _larger_card(setting: Setting, least_need: Need) -> Iterator[Rejected]:
+def _larger_card(setting: Setting) -> Iterator[Rejected]:
     """The smallest card that can be rented and fits, as many of them as there are now."""
     if setting.request.device == "cpu":
         return
-    count, least = max(1, setting.placement.value.num_gpus), setting.capacity_bytes if setting.gpu else 0
+    count, least = max(1, len(setting.placement.value.gpu_indices)), setting.capacity_bytes if setting.gpu else 0
     cards = sorted((GPU_MODELS[key] for key in PRICES), key=lambda row: (nominal_gb(row), PRICES[row.key].usd_per_hour))
     for row in cards:
-        if row.memory_gib * GiB <= least:
-            continue
-        need = _need_on(machine_with(row.key, count), setting, setting.request, least_need)
-        if need is not None:
-            words = f"--gpu {row.key}" + (f" --gpus {count}" if count > 1 else "")
-            yield Rejected(words, f"needs {format_bytes(need)} of its {row.memory_gib:.1f} GiB", is_way_out=True)
+        if row.memory_gib * GiB > least and (found := _on(machine_with(row.key, count), setting, setting.request)):
+            yield _cards(row, count, found)
             return
+
+
+def _more_cards(setting: Setting) -> Iterator[Rejected]:
+    """The fewest cards of the same model that fit together."""
+    row = known_gpu(setting.gpu) if setting.gpu and not setting.gpu.mig else None
+    if row is None or setting.request.num_gpus is not None:
+        return
+    for count in (count for count in MORE_CARDS if count > len(setting.machine.gpus)):
+        if found := _on(machine_with(row.key, count), setting, setting.request):
+            yield _cards(row, count, found)
+            return
+
+
+def _cards(row: GpuModel, count: int, found: Candidate) -> Rejected:
+    words = f"--gpu {row.key}" + (f" --gpus {count}" if count > 1 else "")
+    spread = f", {spread_in_words(found.placement)}" if found.placement.num_gpus > 1 else ""
+    return Rejected(
+        words, f"needs {format_bytes(need(found))} of its {row.memory_gib:.1f} GiB{spread}", is_way_out=True
+    )

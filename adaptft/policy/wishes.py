@@ -9,12 +9,14 @@ from dataclasses import fields
 
 from adaptft.errors import DataError, MissingPackage, RequestError
 from adaptft.facts import DatasetShape, Software
+from adaptft.plans import SHARDED
+from adaptft.policy.placement import GPU_WISHES
 from adaptft.requests import ADAPTER, TrainRequest
 
 POSITIVE = (
-    "max_steps", "num_train_epochs", "num_gpus", "lora_rank", "lora_alpha", "per_device_train_batch_size",
-    "gradient_accumulation_steps", "global_batch_size", "per_device_eval_batch_size", "eval_steps", "save_steps",
-    "logging_steps", "learning_rate",
+    "max_steps", "num_train_epochs", "num_gpus", "nnodes", "sequence_parallel_size", "network_gbps", "lora_rank",
+    "lora_alpha", "per_device_train_batch_size", "gradient_accumulation_steps", "global_batch_size",
+    "per_device_eval_batch_size", "eval_steps", "save_steps", "logging_steps", "learning_rate",
 )  # fmt: skip
 PARTS = ("split_dataset_ratio", "warmup_ratio", "lora_dropout")
 SHORTEST_LENGTH = 2
@@ -116,9 +118,28 @@ def _check_pairs(request: TrainRequest) -> None:
         )
     if request.activation_offloading and request.device == "cpu":
         raise RequestError("activation_offloading is for GPUs.", fix="Leave it out, or leave --device cpu out.")
-    if request.device == "cpu" and request.num_gpus:
+    for name in GPU_WISHES:
+        if request.device == "cpu" and getattr(request, name):
+            raise RequestError(
+                f"device cpu and {name} {getattr(request, name)} contradict each other.", fix="Leave one of them out."
+            )
+    _check_shards(request)
+
+
+def _check_shards(request: TrainRequest) -> None:
+    """What shards of weights and states do not go with."""
+    sharing = (request.sequence_parallel_size or 1) > 1
+    if wants_8_bit_states(request) and (sharing or request.strategy in SHARDED):
+        wish = f"strategy {request.strategy}" if request.strategy else "sequence_parallel_size"
         raise RequestError(
-            f"device cpu and num_gpus {request.num_gpus} contradict each other.", fix="Leave one of them out."
+            f"optim {request.optim} and {wish} contradict each other: states in 8 bit cannot be sharded.",
+            fix="Use --optim adamw, or --strategy ddp.",
+        )
+    if sharing and request.strategy not in (None, "fsdp2"):
+        raise RequestError(
+            f"sequence_parallel_size {request.sequence_parallel_size} and strategy {request.strategy} contradict each "
+            "other: GPUs that share rows shard the weights as well.",
+            fix="Use --strategy fsdp2, or leave one of them out.",
         )
 
 

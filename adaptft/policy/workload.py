@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from adaptft.facts import DatasetShape, ModelShape
-from adaptft.plans import FUSED_MLP_LAYERS, Batch, Checkpointing, Decisions, Method, Precision
+from adaptft.plans import FUSED_MLP_LAYERS, SHARDED, Batch, Checkpointing, Decisions, Method, Precision
 from adaptft.policy.targets import Targets
 
 ROUNDING_TOKENS = 32
@@ -43,6 +43,21 @@ class Workload:
         return self.decisions.checkpointing.value
 
     @property
+    def is_sharded(self) -> bool:
+        """True where each rank keeps its part of weights, gradients and optimizer states, and gathers the rest."""
+        return self.decisions.placement.value.strategy in SHARDED
+
+    @property
+    def sequence_parallel_size(self) -> int:
+        """Ranks that share each row's tokens."""
+        return self.decisions.placement.value.sequence_parallel_size
+
+    @property
+    def device_tokens(self) -> int:
+        """Most tokens of a micro-batch on one device."""
+        return self.batch.micro_batch_tokens // self.sequence_parallel_size
+
+    @property
     def fuses_mlp(self) -> bool:
         """True where the MLP of each layer is one operator: its three layers are there and all have adapters."""
         names = {row.name for row in self.targets.linears} if self.targets else set()
@@ -57,11 +72,15 @@ class Workload:
 
     @property
     def computed_tokens(self) -> float:
-        """Tokens that a micro-batch is computed over, on average; memory is for ``Batch.micro_batch_tokens``, the most.
+        """Tokens of a micro-batch that a device computes, on average; memory is for ``device_tokens``, the most.
 
         Rows that are not packed follow each other where attention knows documents, and are filled up to the longest
         of the micro-batch where it does not; either is rounded up.
         """
+        return self._micro_batch_tokens / self.sequence_parallel_size
+
+    @property
+    def _micro_batch_tokens(self) -> float:
         size, most = self.batch.micro_batch_size, self.batch.micro_batch_tokens
         if self.batch.packing or self.dataset is None:
             return most

@@ -22,8 +22,7 @@ class Heartbeat(threading.Thread):
         super().__init__(name="adaptft-heartbeat", daemon=True)
         self._store, self._rank, self._ended = store, rank, threading.Event()
         self._heard: dict[int, tuple[int, float]] = {other: (0, time.monotonic()) for other in others}
-        self.is_cut_off = False
-        """True where the store no longer answers: the first machine's process has ended."""
+        self._has_failed, self._answered = False, time.monotonic()
 
     def run(self) -> None:
         """Until ``end``, or until the store is gone."""
@@ -33,14 +32,21 @@ class Heartbeat(threading.Thread):
                 for other in self._heard:
                     self._listen(other)
             except RuntimeError:  # torch's DistError and its kinds
-                self.is_cut_off = not self._ended.is_set()
+                self._has_failed = not self._ended.is_set()
                 return
+            self._answered = time.monotonic()
             self._ended.wait(BEAT_SECONDS)
 
     def _listen(self, other: int) -> None:
         count = self._store.add(beat_key(other), 0)
         if count != self._heard[other][0]:
             self._heard[other] = (count, time.monotonic())
+
+    @property
+    def is_cut_off(self) -> bool:
+        """True where the store no longer answers: the first machine, or the way to it, is gone."""
+        is_silent = time.monotonic() - self._answered > SILENCE_SECONDS
+        return self._has_failed or (self._rank > 0 and is_silent)
 
     def silence(self, other: int) -> float:
         """Seconds since ``other`` was last heard of."""

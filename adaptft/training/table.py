@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, TypeVar
 
 from adaptft.errors import AdaptftError, TrainingError
+from adaptft.training.rendezvous import ANSWER_SECONDS
 
 T = TypeVar("T")
 AGAIN = "Start the same command again on every machine with --resume_from_checkpoint auto."
@@ -20,6 +24,9 @@ class Table:
 
     def __init__(self, store: Any, endpoint: str) -> None:
         self._store, self.endpoint = store, endpoint
+        self._questions: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+        self._is_lost = False
+        Thread(target=self._answer, name="adaptft-table", daemon=True).start()
 
     def set(self, key: str, value: Any) -> None:
         """Write ``value``, which JSON can hold."""
@@ -57,7 +64,21 @@ class Table:
         return TrainingError(f"The first machine ({self.endpoint}) is gone, and the run with it.", fix=AGAIN)
 
     def _asked(self, question: Callable[[], T]) -> T:
+        """The answer of the store; another thread waits for it, since where a network is cut torch waits for ever."""
+        if self._is_lost:
+            raise self.is_gone()
+        answer: Future[T] = Future()
+        self._questions.put((question, answer))
         try:
-            return question()
-        except RuntimeError as cause:  # torch's DistError and its kinds
+            return answer.result(ANSWER_SECONDS)
+        except (RuntimeError, TimeoutError) as cause:  # RuntimeError: torch's DistError and its kinds
+            self._is_lost = True
             raise self.is_gone() from cause
+
+    def _answer(self) -> None:
+        while True:
+            question, answer = self._questions.get()
+            try:
+                answer.set_result(question())
+            except RuntimeError as cause:
+                answer.set_exception(cause)

@@ -58,6 +58,7 @@ def row(**changed: str) -> dict[str, str]:
         "source": "pytorch.org blog", "gpu": "A100-SXM4-80GB", "model": "Llama2-7B", "method": "pretrain",
         "precision": "bf16", "seq_len": "4096", "micro_batch": "2", "grad_accum": "1", "grad_ckpt": "none",
         "packing": "full sequences", "kernels": "torch.compile", "parallelism": "FSDP1 full shard x128", "mfu": "68",
+        "n_gpu": "128",
     }  # fmt: skip
     return usual | changed
 
@@ -66,6 +67,7 @@ def test_a_comparable_row_is_predicted(published):
     found = published.speed(row())
     assert found["measured"] == pytest.approx(4603, rel=0.01)  # 68 % of 312 TFLOP/s, attention counted
     assert abs(found["error"]) < 0.15
+    assert published.planned(row(), published.shape(row())).decisions.placement.value.num_gpus == 128
 
 
 @pytest.mark.parametrize(

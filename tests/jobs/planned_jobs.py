@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from adaptft import models, shapes
 from adaptft.facts import DatasetShape
 from adaptft.hardware import read_machine
 from adaptft.jobs import Job, job_of
-from adaptft.plans import Decision, TrainPlan
+from adaptft.plans import TrainPlan
 from adaptft.policy import plan_training
 from adaptft.requests import TrainRequest
 
@@ -19,14 +18,11 @@ DATA = DatasetShape(num_rows=7473, num_tokens=1_450_000, num_trained_tokens=910_
 
 
 def a_plan(nodes: int = 2, machine: str = "h100x8", **wished: object) -> TrainPlan:
-    """The plan for a machine, said to be one of ``nodes``."""
-    given = {"model": ALIAS, "train_type": "lora", "global_batch_size": 8} | wished
+    """The plan for ``nodes`` of a recorded machine."""
+    given = {"model": ALIAS, "train_type": "lora", "global_batch_size": 128, "nnodes": nodes} | wished
     request = TrainRequest(**given, given=tuple(sorted(given)))  # type: ignore[arg-type]
     model = shapes.model_shape(models.read_config(ALIAS), ALIAS)
-    plan = plan_training(read_machine(MACHINES / f"{machine}.json"), model, DATA, request)
-    placement = plan.decisions.placement
-    several = Decision(replace(placement.value, nodes=nodes), placement.reason, placement.source)
-    return replace(plan, decisions=replace(plan.decisions, placement=several))
+    return plan_training(read_machine(MACHINES / f"{machine}.json"), model, DATA, request)
 
 
 def a_job(nodes: int = 2, machine: str = "h100x8", folder: str = "output", **wished: object) -> Job:

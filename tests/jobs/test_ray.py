@@ -17,7 +17,9 @@ CLUSTER = Path(__file__).parent / "ray_cluster"
 def test_the_driver_runs_adaptft_once_on_each_machine(nodes, tmp_path):
     job = a_job(nodes, dataset=("it's my data.jsonl",), system='"quoted"\nand two lines')
     (tmp_path / "job.py").write_text(driver(job, cpus=4))
-    (tmp_path / "adaptft").write_text('#!/bin/bash\nprintf "%s\\0" "$@" >> "$CALLS"; printf "\\0" >> "$CALLS"\n')
+    (tmp_path / "adaptft").write_text(
+        '#!/bin/bash\n[ -z "$RANK$MASTER_ADDR" ] || exit 9\nprintf "%s\\0" "$@" >> "$CALLS"; printf "\\0" >> "$CALLS"\n'
+    )
     (tmp_path / "adaptft").chmod(0o755)
     environment = os.environ | {
         "PYTHONPATH": str(CLUSTER), "PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLS": str(tmp_path / "calls"),
@@ -31,5 +33,5 @@ def test_the_driver_runs_adaptft_once_on_each_machine(nodes, tmp_path):
 
 
 def test_the_driver_asks_for_all_gpus_of_the_plan():
-    assert "RESOURCES = {'CPU': 4, 'GPU': 8}" in driver(a_job(), cpus=4)
+    assert 'RESOURCES = {"CPU": 4, "GPU": 8}' in driver(a_job(), cpus=4)
     assert "max_failures=3" in driver(a_job(), cpus=4)

@@ -97,6 +97,14 @@ def links(
     )
 
 
+def by_socket(each: int, *, peers: bool) -> tuple[Link, ...]:
+    """``each`` boards behind either of two sockets: NODE within one, SYS between them."""
+    return tuple(
+        Link(a=a, b=b, path="NODE" if a // each == b // each else "SYS", peer_access=peers)
+        for a, b in combinations(range(2 * each), 2)
+    )
+
+
 def software(driver: str | None, driver_cuda: str | None) -> Software:
     """A fresh installation of adaptft with all extras that train."""
     cuda = driver is not None
@@ -174,6 +182,22 @@ RECORDED: dict[str, Machine] = {
     "l4x4-pcie": machine(
         "l4x4-pcie", "l4", (0, 0, 0, 0), host("Intel(R) Xeon(R) CPU @ 2.20GHz", 48, 24, 192, AVX512),
         links(4, "PHB", peers=False),
+    ),
+    "l4x8-pcie": machine(
+        "l4x8-pcie", "l4", TWO_NODES, host("Intel(R) Xeon(R) CPU @ 2.20GHz", 96, 48, 384, AVX512, numa_nodes=2),
+        by_socket(4, peers=False),
+    ),
+    "a10x2-pcie": machine(
+        "a10x2-pcie", "a10", (0, 0), host("Intel(R) Xeon(R) Platinum 8358 CPU @ 2.60GHz", 60, 60, 400, AVX512),
+        links(2, "PHB"),
+    ),
+    "4090x4": machine(
+        "4090x4", "4090", (0, 0, 0, 0), host("AMD EPYC 7543 32-Core Processor", 64, 32, 256, AVX2),
+        links(4, "NODE", peers=False),
+    ),
+    "h200x8": machine(
+        "h200x8", "h200", TWO_NODES, host(XEON, 224, 112, 2048, SAPPHIRE_RAPIDS, numa_nodes=2),
+        links(8, "NV", width=18, generation=4), disk_gib=8192,
     ),
     "l40s": machine("l40s", "l40s", (0,), host("AMD EPYC 9354 32-Core Processor", 32, 32, 128, ZEN4)),
     "h100x8": machine(

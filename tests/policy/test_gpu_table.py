@@ -8,9 +8,10 @@ from adaptft.facts import Ceilings, Link
 from adaptft.policy import plan_training
 from adaptft.policy.assumed import machine_of, machine_with, says_how_many
 from adaptft.policy.ceilings import ceilings, table_ceilings
+from adaptft.policy.collectives import Interconnect
 from adaptft.policy.gpu_table import CHECKED, MEMORY, OTHER_VENDORS, ROWS, SHEET, GpuModel
 from adaptft.policy.gpus import GPU_MODELS, gpu_named
-from adaptft.policy.links import exchange_bytes_per_second, exchange_seconds
+from adaptft.policy.links import exchange_bytes_per_second
 from adaptft.policy.prices import PRICES, price_key, price_of
 from adaptft.requests import TrainRequest
 from adaptft.units import GiB
@@ -141,7 +142,8 @@ def test_one_gpu_exchanges_nothing_and_unknown_links_count_as_the_slowest():
     assert exchange_bytes_per_second(oddly, (0, 1)) == pytest.approx(25e9 * 0.73)
     measured = replace(four, ceilings=replace(table_ceilings(GPU_MODELS["a100-80g"]), link_bytes_per_second=2e11))
     assert exchange_bytes_per_second(measured, (0, 1)) == 2e11
-    assert exchange_seconds(1e9, 4, 1e9) == pytest.approx(1.5)
+    ring = Interconnect(ranks=4, nodes=1, link_rate=1e9, network_rate=None)
+    assert ring.reduce_seconds(1e9) == pytest.approx(1.5, rel=1e-4)
 
 
 def test_replicas_over_pcie_are_slower_than_over_nvlink():

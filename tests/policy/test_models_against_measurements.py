@@ -13,7 +13,8 @@ from policy_machines import ALPACA, CPU, QWEN_05B, QWEN_7B, machine, qwen2
 from adaptft.plans import AdapterKernels, Checkpointing, LossKernel
 from adaptft.policy.memory import estimate_memory, step_memory
 from adaptft.policy.precision import precision_candidates
-from adaptft.policy.search import candidates, settle
+from adaptft.policy.search import candidates
+from adaptft.policy.setting import settle
 from adaptft.policy.speed import estimate_speed
 from adaptft.policy.targets import resolve_targets
 from adaptft.policy.workload import Workload
@@ -36,7 +37,7 @@ def _workload(cell) -> Workload:
         model="m", train_type=cell["method"], max_length=cell["T"] // rows, global_batch_size=rows,
         per_device_train_batch_size=rows, packing=True, fp8=cell["fp8"] or False,
     )  # fmt: skip
-    setting = settle(H200, model, ALPACA, request)
+    setting = settle(H200, model, ALPACA, request)[0]
     precision = precision_candidates(setting.gpu, CPU, model, request, cell["method"])[-1]
     decisions = next(iter(candidates(setting, cell["method"], precision, "adamw"))).decisions
     twice = cell["fp8"] and cell.get("transposed_copy", True)

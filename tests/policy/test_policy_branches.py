@@ -10,12 +10,13 @@ from policy_machines import ALPACA, QWEN_05B, QWEN_7B, busy, machine, qwen2
 from adaptft.facts import DatasetShape, ModelShape, Software
 from adaptft.plans import LossKernel, TrainPlan
 from adaptft.policy import plan_training
+from adaptft.policy.activations import layer_activation_bytes
 from adaptft.policy.architectures import capabilities
+from adaptft.policy.arrangements import own_rows
 from adaptft.policy.assumed import machine_with
 from adaptft.policy.gpus import gpu_named
 from adaptft.policy.kernels import choose_attention, choose_compile
-from adaptft.policy.memory import estimate_memory, layer_activation_bytes
-from adaptft.policy.placement import place
+from adaptft.policy.memory import estimate_memory
 from adaptft.policy.precision import fp8_obstacle
 from adaptft.policy.targets import resolve_targets
 from adaptft.policy.workload import Workload
@@ -38,6 +39,11 @@ MOE = model_shape(
 
 def plan(*gpus: str, model: ModelShape = QWEN_7B, dataset: DatasetShape = ALPACA, **wishes) -> TrainPlan:
     return plan_training(machine(*gpus), model, dataset, TrainRequest(model="m", **wishes))
+
+
+def place(whole, request):
+    """The arrangement that is weighed first."""
+    return own_rows(whole, request, lambda ranks: True)[0]
 
 
 def old(key: str, capability: tuple[int, int] | None):
@@ -257,7 +263,12 @@ def test_modules_to_save_are_trained_whole_and_counted():
 
 def test_gradients_live_twice_where_gpus_exchange_them():
     size = 4 * QWEN_05B.num_parameters
-    forced = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2, "train_type": "full"}
+    forced = {
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 2,
+        "train_type": "full",
+        "strategy": "ddp",
+    }
     one, two = (plan(*["a100-80g"] * n, model=QWEN_05B, **forced) for n in (1, 2))
     assert two.memory.gradients_bytes - one.memory.gradients_bytes == size
 

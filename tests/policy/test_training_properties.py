@@ -51,6 +51,10 @@ WISHES = st.fixed_dictionaries(
         "gradient_accumulation_steps": st.integers(1, 32),
         "global_batch_size": st.integers(1, 64),
         "num_gpus": st.integers(1, 9),
+        "nnodes": st.integers(1, 3),
+        "strategy": st.sampled_from(["ddp", "zero2", "fsdp2"]),
+        "sequence_parallel_size": st.sampled_from([1, 2, 4]),
+        "network_gbps": st.sampled_from([1.0, 400.0]),
         "device": st.sampled_from(["cuda", "cpu"]),
         "gradient_checkpointing": st.booleans(),
         "attn_impl": st.sampled_from(["varlen", "sdpa", "eager"]),
@@ -85,7 +89,10 @@ def test_every_plan_adds_up_stays_in_its_bounds_and_obeys(gpus, model, dataset, 
     batch, checkpointing, placement = decisions.batch.value, decisions.checkpointing.value, decisions.placement.value
     product = batch.micro_batch_size * batch.gradient_accumulation_steps * batch.data_parallel_size
     assert product == batch.global_batch_size
-    assert batch.data_parallel_size == placement.data_parallel_size <= max(len(gpus), 1)
+    assert batch.data_parallel_size == placement.data_parallel_size
+    assert placement.data_parallel_size * placement.sequence_parallel_size <= max(len(gpus), 1) * placement.nodes
+    assert made.speed is None or 0 <= made.speed.waiting_seconds <= made.speed.step_seconds
+    assert made.speed is None or (made.speed.communication_seconds > 0) == (placement.num_gpus > 1)
     assert 0 <= checkpointing.layers <= checkpointing.of == model.num_layers
     assert made.fits == (memory.needed_bytes <= 0.97 * memory.capacity_bytes)
     assert (made.speed is None) == (not made.fits or placement.strategy == "cpu")
@@ -104,7 +111,10 @@ def _check_obedience(made: TrainPlan, wishes: dict[str, Any]) -> None:
         "per_device_train_batch_size": batch.micro_batch_size,
         "gradient_accumulation_steps": batch.gradient_accumulation_steps,
         "global_batch_size": batch.global_batch_size,
-        "num_gpus": placement.num_gpus,
+        "num_gpus": len(placement.gpu_indices),
+        "nnodes": placement.nodes,
+        "strategy": wishes.get("strategy") if placement.num_gpus == 1 else placement.strategy,
+        "sequence_parallel_size": placement.sequence_parallel_size,
         "device": "cpu" if placement.strategy == "cpu" else "cuda",
         "attn_impl": decisions.attention.value.implementation,
         "torch_dtype": {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}[decisions.precision.value.autocast],

@@ -60,7 +60,9 @@ def options(case: str) -> list[str]:
 
 
 def test_the_ways_out_are_wishes_on_this_machine_and_the_smallest_card():
-    assert options("whole 7B on an A10") == ["--train_type lora", "--train_type qlora", "--gpu a6000"]
+    assert options("whole 7B on an A10") == [
+        "--train_type lora", "--train_type qlora", "--gpu a6000", "--gpu a10 --gpus 4",
+    ]  # fmt: skip
     assert options("large micro-batches")[0] == "--per_device_train_batch_size 8 --global_batch_size 32"
     assert options("no checkpointing")[0] == "--gradient_checkpointing true"
     assert [option for option in options("long rows") if option.startswith("--max_length")] == ["--max_length 8192"]
@@ -70,7 +72,7 @@ def test_the_ways_out_are_wishes_on_this_machine_and_the_smallest_card():
 def test_a_card_that_cannot_do_what_is_asked_is_no_way_out():
     small = planned("4060", QWEN_14B, {"train_type": "qlora", "torch_dtype": "bfloat16"})
     cards = [r.option for r in small.rejected if r.option.startswith("--gpu")]
-    assert cards == ["--gpu 3090"]  # not a T4 or V100, which are smaller and have no bf16
+    assert cards == ["--gpu 3090", "--gpu 4060 --gpus 4"]  # not a T4 or V100, which are smaller and have no bf16
 
 
 def test_where_no_card_is_large_enough_none_is_named():

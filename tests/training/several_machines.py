@@ -68,12 +68,14 @@ class OneOfSeveral:
         self.process.wait()
 
 
-def start(plan: TrainPlan, folder: Path, rank: int, out: Path, plan_name: str = "plan.json") -> OneOfSeveral:
+def start(
+    plan: TrainPlan, folder: Path, rank: int, out: Path, plan_name: str = "plan.json", prefix: tuple[str, ...] = ()
+) -> OneOfSeveral:
     """Machine ``rank`` of ``plan``, whose output folder is ``out``; what it prints lies in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     plan_file = folder / plan_name
     plan_file.write_text(plan_text(plan))
-    return OneOfSeveral(rank, ["-c", MACHINE, str(plan_file), str(out)], folder)
+    return OneOfSeveral(rank, ["-c", MACHINE, str(plan_file), str(out)], folder, prefix)
 
 
 def until(condition: Callable[[], object], seconds: float = 90) -> None:
