@@ -101,7 +101,7 @@ class Placement:
     @property
     def is_sharded(self) -> bool:
         """True where each rank holds a part of every weight: fused adapters would join whole ones on all of them."""
-        return self.strategy in ("zero2", "zero3", "fsdp2")
+        return self.strategy in SHARDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,15 +260,8 @@ class MemoryEstimate:
     @property
     def peak_bytes(self) -> int:
         """Allocated at the worst moment: everything but the framework's own share."""
-        return (
-            self.weights_bytes
-            + self.adapters_bytes
-            + self.gradients_bytes
-            + self.optimizer_bytes
-            + self.activations_bytes
-            + self.logits_bytes
-            + self.workspace_bytes
-        )
+        of_training = self.gradients_bytes + self.optimizer_bytes + self.activations_bytes + self.logits_bytes
+        return self.weights_bytes + self.adapters_bytes + of_training + self.workspace_bytes
 
     @property
     def needed_bytes(self) -> int:
