@@ -57,6 +57,8 @@ def libraries() -> None:
     advertisements()
     from transformers.utils import logging as transformers_logging
 
+    # transformers knows the older of two names of a switch that every torch we support takes
+    warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
 

@@ -38,8 +38,8 @@ PLANNED = frozenset(
         "train_type", "max_length", "packing", "split_dataset_ratio", "lora_rank", "lora_dropout", "target_modules",
         "torch_dtype", "fp8", "attn_impl", "gradient_checkpointing", "torch_compile", "per_device_train_batch_size",
         "gradient_accumulation_steps", "global_batch_size", "per_device_eval_batch_size", "learning_rate",
-        "num_train_epochs", "warmup_ratio", "optim", "weight_decay", "save_steps", "eval_steps", "num_gpus", "nnodes",
-        "strategy", "sequence_parallel_size", "device",
+        "num_train_epochs", "warmup_ratio", "optim", "weight_decay", "save_steps", "eval_steps", "num_gpus", "strategy",
+        "sequence_parallel_size", "device",
     }
 )  # fmt: skip
 """Options of a training that the plan decides where nobody sets them."""
@@ -156,7 +156,13 @@ class TrainRequest:
     )
 
     num_gpus: int | None = option(None, group=MACHINE, help="GPUs to use, on each machine.")
-    nnodes: int | None = option(None, group=MACHINE, help="Machines to use, alike in their GPUs.")
+    nnodes: int | None = option(None, group=MACHINE, help="Machines, alike in their GPUs.")
+    node_rank: int | None = option(None, group=MACHINE, help="Which of the machines this one is; 0 is the first.")
+    master_addr: str | None = option(None, group=MACHINE, help="Name or address of the first machine.")
+    master_port: int | None = option(None, group=MACHINE, help="Port of the first machine; default: 29500.")
+    max_restarts: int = option(
+        0, group=MACHINE, help="Times that a run of several machines begins again at its last checkpoint by itself."
+    )
     strategy: Strategy | None = option(
         None, group=MACHINE, help="ddp: whole replicas; zero2: shards of gradients and states; fsdp2: of weights too."
     )

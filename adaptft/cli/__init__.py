@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     "bench": "Measure how fast this machine is, for plans that are made here.",
     "plan": "Decide how to train on this machine, and say why.",
     "train": "Fine-tune a model as planned.",
+    "launch": "Write the job that has Slurm, Kubernetes or Ray carry a plan out.",
     "eval": "Measure loss and perplexity of models side by side, on the same rows.",
     "export": "Merge or compress a result into a checkpoint that vLLM and transformers load.",
     "serve": "Serve a model as an OpenAI-compatible endpoint.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -131,6 +131,17 @@ def plain_command(*, example: str) -> Callable[[F], ExampleCommand]:
         return click.command(cls=ExampleCommand, example=example)(function)
 
     return make
+
+
+def options_in_order(options: Sequence[Callable[[F], F]]) -> Callable[[F], F]:
+    """Several of click's options on a function, in the order in which ``--help`` lists them."""
+
+    def add(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
 
 
 machine_option = click.option(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from adaptft.cli.options import json_option, machine_option, request_command
+from adaptft.cli.options import json_option, machine_option, options_in_order, request_command
 from adaptft.errors import RequestError
 from adaptft.parsing import Parsed
 from adaptft.requests import TrainRequest
@@ -28,12 +27,16 @@ adaptft plan recipes/qwen2.5-7b-lora.yaml --machine machine.json --json"""
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-_OPTIONS = (
+GPU_OPTIONS = (
     click.option("--gpu", metavar="NAME", help="Plan for a GPU that is not here: a10, h100, a100-80g:mig-3g.40gb ..."),
     click.option("--gpus", metavar="NUMBER", type=int, help="How many of them; default: 1."),
     click.option("--nvlink", "joined", flag_value="nvlink", help="They are joined by NVLink."),
     click.option("--pcie", "joined", flag_value="pcie", help="They talk over PCIe; default: as they are sold."),
     click.option("--gpu-file", metavar="FILE", type=FILE, help="A GPU that the table does not know, as JSON."),
+)  # fmt: skip
+"""Which GPUs, where they are not here."""
+_OPTIONS = (
+    *GPU_OPTIONS,
     click.option("--compare", metavar="A,B,...", help="Compare GPUs (8xh100: eight; here: this machine; all)."),
     click.option("--html", metavar="FILE", type=FILE, help="Also write the comparison as a page with charts."),
     click.option("--price", metavar="USD", multiple=True, help="Per GPU and hour: 2.95, or h100=2.95,a10=0.9."),
@@ -44,16 +47,9 @@ _OPTIONS = (
 )  # fmt: skip
 
 
-def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """In the order of ``--help``."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
-
-
 @request_command(TrainRequest, example=EXAMPLE, alone=("prices", "accuracy"))
 @machine_option
-@_where_options
+@options_in_order(_OPTIONS)
 @json_option
 def command(parsed: Parsed[TrainRequest] | None = None, *, as_json: bool, **given: Any) -> None:
     """Decide how to train on this machine, and say why.

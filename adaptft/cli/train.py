@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
+
 from adaptft.cli.options import machine_option, request_command
 from adaptft.errors import RequestError
 from adaptft.parsing import Parsed
@@ -12,7 +14,8 @@ from adaptft.requests import TrainRequest
 
 EXAMPLE = """\
 adaptft train --model qwen-7b --train_type qlora
-adaptft train recipes/qwen2.5-7b-lora.yaml --dataset data.jsonl --output_dir output/mine"""
+adaptft train recipes/qwen2.5-7b-lora.yaml --dataset data.jsonl --output_dir output/mine
+adaptft train --model qwen-7b --train_type lora --nnodes 2 --node_rank 0 --master_addr HOST"""
 
 
 @request_command(TrainRequest, example=EXAMPLE)
@@ -21,10 +24,34 @@ def command(parsed: Parsed[TrainRequest], machine_file: Path | None) -> None:
     """Fine-tune a model as planned.
 
     Plans first (see adaptft plan), prints the plan, and then does what it says. Without --dataset
-    the built-in rows are taken.
+    the built-in rows are taken. Of several machines the first one plans, and writes the result.
+    """
+    from adaptft import training
+    from adaptft.cli.run_page import render_run
+    from adaptft.cli.screens import show
+    from adaptft.training.meeting import meet
+
+    with meet(parsed.request) as meeting:
+        if meeting is None or meeting.seat.is_first:
+            plan, folder = _planned(parsed, machine_file)
+        else:
+            click.echo(f"{meeting.seat} (they count from 0): waiting for the first one's plan.", err=True)
+            plan, folder = meeting.receive()
+        report = training.train(plan, folder, meeting)
+        if meeting is None or meeting.seat.is_first:
+            show(render_run(plan, report, folder))
+        else:
+            click.echo(f"Finished; the result is on {meeting.name(0)}, in {folder}.")
+
+
+def _planned(parsed: Parsed[TrainRequest], machine_file: Path | None) -> tuple[TrainPlan, Path]:
+    """The plan, once it has been shown, and the folder of its result.
+
+    Raises:
+        DoesNotFit: no plan fits.
+        AdaptftError: the folder is taken, or what is planned for cannot be read.
     """
     from adaptft.cli.planning import plan_run, refuse_unfit, render_planned
-    from adaptft.cli.run_page import render_run
     from adaptft.cli.screens import show
     from adaptft.training.folders import check as check_folder
 
@@ -33,12 +60,7 @@ def command(parsed: Parsed[TrainRequest], machine_file: Path | None) -> None:
     planned = plan_run(parsed, machine_file)
     show(render_planned(planned))
     refuse_unfit(planned.plan)
-    folder = output_folder(planned.plan)
-
-    from adaptft import training
-
-    report = training.train(planned.plan, folder)
-    show(render_run(planned.plan, report, folder))
+    return planned.plan, output_folder(planned.plan)
 
 
 def output_folder(plan: TrainPlan) -> Path:

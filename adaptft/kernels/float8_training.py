@@ -16,7 +16,9 @@ from adaptft.kernels.frozen_linear import fits_fp8, is_named
 from adaptft.optional import require
 
 
-def convert_for_training(model: nn.Module, skipped: Iterable[str], *, pad_tokens: bool) -> tuple[int, int]:
+def convert_for_training(
+    model: nn.Module, skipped: Iterable[str], *, pad_tokens: bool, on_gpu: bool
+) -> tuple[int, int]:
     """Make the linear layers of ``model`` multiply in FP8, in place; -> how many do, and how many should.
 
     Off the GPU, where there is no such matmul, the same quantised values are multiplied in float32.
@@ -25,6 +27,7 @@ def convert_for_training(model: nn.Module, skipped: Iterable[str], *, pad_tokens
         skipped: endings of names of layers that stay in 16 bit (the head, routers).
         pad_tokens: micro-batches may hold a number of tokens that is no multiple of 16, which is what the weight's
             gradient is summed over.
+        on_gpu: the model will be there; what is to be sharded comes from the host.
 
     Raises:
         MissingPackage: torchao is not installed.
@@ -42,7 +45,6 @@ def convert_for_training(model: nn.Module, skipped: Iterable[str], *, pad_tokens
 
     meant = [name for name, module in model.named_modules() if is_meant(module, name)]
     plain = [name for name in meant if is_converted(model.get_submodule(name), name)]
-    on_gpu = next(model.parameters()).is_cuda
     settings = float8.Float8LinearConfig(pad_inner_dim=pad_tokens, emulate=not on_gpu)
     float8.convert_to_float8_training(model, config=settings, module_filter_fn=is_converted)
     return sum(type(model.get_submodule(name)) is not nn.Linear for name in plain), len(meant)

@@ -69,6 +69,7 @@ class FrozenLinear(nn.Module):
         super().__init__()
         self.storage, self.rows = frozen.storage, frozen.out_features
         self.in_features, self.out_features = frozen.in_features, sum(frozen.out_features)
+        self.forms: list[tuple[torch.dtype, torch.Size]] = []
         self.store(frozen.tensors)
         self.register_buffer("bias", None if bias is None else bias.detach(), persistent=False)
 
@@ -79,6 +80,20 @@ class FrozenLinear(nn.Module):
         self.num_tensors = len(tensors)
         for number, tensor in enumerate(tensors):
             self.register_buffer(f"tensor_{number}", tensor, persistent=False)
+
+    def make_shardable(self, dtype: torch.dtype) -> None:
+        """Keep the weight's bytes as flat frozen parameters of ``dtype``, the type that FSDP2 gathers weights in.
+
+        FSDP2 cuts parameters and no buffers, and casts those of other types. bitsandbytes' ``quant_storage`` is the
+        same.
+        """
+        tensors = self.frozen().tensors
+        self.forms = [(tensor.dtype, tensor.shape) for tensor in tensors]
+        for number, tensor in enumerate(tensors):
+            flat = tensor.contiguous().view(-1).view(torch.uint8).view(dtype)
+            _to_parameter(self, f"tensor_{number}", flat)
+        if self.bias is not None:
+            _to_parameter(self, "bias", self.bias)
 
     @property
     def is_joined(self) -> bool:
@@ -93,6 +108,8 @@ class FrozenLinear(nn.Module):
     def frozen(self) -> Frozen:
         """The weight as operators take it."""
         tensors = [getattr(self, f"tensor_{number}") for number in range(self.num_tensors)]
+        if self.forms:
+            tensors = [flat.view(dtype).view(shape) for flat, (dtype, shape) in zip(tensors, self.forms, strict=True)]
         return Frozen(tensors, self.storage, self.rows, self.in_features)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -103,6 +120,11 @@ class FrozenLinear(nn.Module):
         if self.bias is not None:
             out = out + self.bias.to(out.dtype)
         return out.view(*x.shape[:-1], self.out_features)
+
+
+def _to_parameter(module: nn.Module, name: str, value: Tensor) -> None:
+    delattr(module, name)
+    module.register_parameter(name, nn.Parameter(value, requires_grad=False))
 
 
 def frozen_of(base: Any) -> Frozen:
@@ -158,11 +180,14 @@ def is_named(name: str, endings: Iterable[str]) -> bool:
     return any(f".{name}".endswith(f".{ending}") for ending in endings)
 
 
-def convert_to_fp8(model: nn.Module, skipped: Iterable[str] = (), *, transposed_copy: bool = True) -> int:
+def convert_to_fp8(
+    model: nn.Module, skipped: Iterable[str] = (), *, transposed_copy: bool = True, has_weights: bool = True
+) -> int:
     """Replace every frozen ``nn.Linear`` by its FP8 form, in place; -> how many.
 
     Adapters keep their own linears, since those are trained. ``skipped`` are names that stay in 16 bit
-    (the head, routers); PEFT keeps the original of an adapted layer as ``NAME.base_layer``.
+    (the head, routers); PEFT keeps the original of an adapted layer as ``NAME.base_layer``. Without ``has_weights``
+    only memory is reserved, for what another rank sends.
     """
     skipped = tuple(skipped)
     names = [
@@ -174,14 +199,19 @@ def convert_to_fp8(model: nn.Module, skipped: Iterable[str] = (), *, transposed_
         and not is_named(name.removesuffix(".base_layer"), skipped)
     ]
     for name in names:
-        model.set_submodule(name, _to_fp8(model.get_submodule(name), transposed_copy))
+        model.set_submodule(name, _to_fp8(model.get_submodule(name), transposed_copy, has_weights))
     return len(names)
 
 
-def _to_fp8(linear: Any, transposed_copy: bool) -> FrozenLinear:
-    quantized, scale = quantize_rows(linear.weight.detach())
-    assert scale is not None
-    tensors = [quantized, scale.t().contiguous(), *([transpose_fp8(quantized)] if transposed_copy else [])]
+def _to_fp8(linear: Any, transposed_copy: bool, has_weights: bool) -> FrozenLinear:
+    if has_weights:
+        quantized, scale = quantize_rows(linear.weight.detach())
+        assert scale is not None
+        tensors = [quantized, scale.t().contiguous(), *([transpose_fp8(quantized)] if transposed_copy else [])]
+    else:
+        weight = torch.empty_like(linear.weight, dtype=torch.float8_e4m3fn, requires_grad=False)
+        tensors = [weight, weight.new_empty(1, len(weight), dtype=torch.float32)]
+        tensors += [torch.empty_like(weight.t(), memory_format=torch.contiguous_format)] if transposed_copy else []
     return FrozenLinear(Frozen(tensors, "fp8", [linear.out_features], linear.in_features), linear.bias)
 
 

@@ -20,6 +20,8 @@ def load_for_training(plan: TrainPlan, path: Path) -> Any:
     import torch
 
     decisions = plan.decisions
+    if decisions.placement.value.is_sharded and decisions.method.value.base_storage != "nf4" and not _is_first():
+        return _without_weights(plan, path)
     model = load_weights(
         path,
         dtype=getattr(torch, DTYPE_NAMES[decisions.precision.value.weights]),
@@ -33,12 +35,45 @@ def load_for_training(plan: TrainPlan, path: Path) -> Any:
     return model
 
 
+def _is_first() -> bool:
+    import os
+
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _without_weights(plan: TrainPlan, path: Path) -> Any:
+    """The model with memory reserved and never touched, so that none is used: the first rank sends each rank its part.
+
+    transformers itself would fill it with zeros, and so take all of it.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.initialization import no_init_weights
+
+    trusted = plan.request.trust_remote_code
+    config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trusted)
+    decisions = plan.decisions
+    with no_init_weights():
+        model = AutoModelForCausalLM.from_config(
+            config,
+            dtype=getattr(torch, DTYPE_NAMES[decisions.precision.value.weights]),
+            attn_implementation=_attention_name(decisions.attention.value.implementation),
+            trust_remote_code=trusted,
+        )
+    model.tie_weights()
+    model.config.use_cache = False
+    return model
+
+
 def _device_map(plan: TrainPlan) -> dict[str, int | str]:
-    """One device for the whole model, unless the plan splits its layers; each rank takes its own GPU."""
+    """One device for the whole model, unless the plan splits its layers; each rank takes its own GPU.
+
+    What is to be sharded begins on the host: a GPU need not hold the whole.
+    """
     import os
 
     placement = plan.decisions.placement.value
-    if placement.strategy == "cpu" or not plan.machine.gpus:
+    if placement.strategy == "cpu" or placement.is_sharded or not plan.machine.gpus:
         return {"": "cpu"}
     if placement.strategy == "layer_split" and placement.device_map:
         return placement.device_map
@@ -63,10 +98,14 @@ def nf4_config(plan: TrainPlan) -> Any:
 
     require("bitsandbytes", purpose="qlora")
     method, precision = plan.decisions.method.value, plan.decisions.precision.value
+    compute = getattr(torch, DTYPE_NAMES[precision.autocast])
+    # FSDP2 shards what looks like weights of the type it gathers in
+    storage = {"bnb_4bit_quant_storage": compute} if plan.decisions.placement.value.is_sharded else {}
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=method.double_quant,
-        bnb_4bit_compute_dtype=getattr(torch, DTYPE_NAMES[precision.autocast]),
+        bnb_4bit_compute_dtype=compute,
+        **storage,
         llm_int8_skip_modules=list(method.skipped_modules),
     )

@@ -1,6 +1,14 @@
 """Carry a training plan out: ``train(plan, output_dir) -> RunReport``.
 
-launch       this process, or one torchrun worker for each GPU
+launch       this process, or one torchrun worker for each GPU, on every machine
+workers      torchrun on this machine
+seats        which of the machines this one is
+meeting      what the machines of a run tell each other
+watch        whether their run can go on, and whose fault it is where it cannot
+table        where they do: keys and values that all of them see
+rendezvous   how they find that table
+heartbeat    who of them lives
+agreement    what must be the same everywhere
 run          the whole run, from the plan to the result folder
 numerics     seeds, TF32, threads, allocator: the only writer of process-wide switches
 rows         the data of a plan, tokenised, split, packed
@@ -38,10 +46,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from adaptft.plans import TrainPlan
     from adaptft.reports import RunReport
+    from adaptft.training.meeting import Meeting
 
 
-def train(plan: TrainPlan, output_dir: Path) -> RunReport:
+def train(plan: TrainPlan, output_dir: Path, meeting: Meeting | None = None) -> RunReport:
     """Train as ``plan`` says and leave the result in ``output_dir``.
+
+    Where the plan is of several machines, ``meeting`` joins them (``meeting.meet``); without one they are joined here.
+    The first machine's plan and folder are then the ones that count, whatever is given on the others.
 
     Raises:
         MachineError: the plan was made for another machine.
@@ -53,4 +65,4 @@ def train(plan: TrainPlan, output_dir: Path) -> RunReport:
     """
     from adaptft.training.launch import launch
 
-    return launch(plan, output_dir)
+    return launch(plan, output_dir, meeting)

@@ -6,13 +6,15 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from adaptft.errors import TrainingError
 from adaptft.kernels.float8_training import convert_for_training
 from adaptft.kernels.frozen_linear import FrozenLinear, convert_nf4, convert_to_fp8, is_named
 from adaptft.kernels.fusing import fuse_adapted_layers
-from adaptft.plans import FP8_ALIGNMENT, AdapterKernels, Batch, Decisions, Method
+from adaptft.plans import DTYPE_NAMES, FP8_ALIGNMENT, AdapterKernels, Batch, Decisions, Method
+from adaptft.training import ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,21 +45,31 @@ def prepare(model: Any, decisions: Decisions) -> Any:
     if method.train_type == "full":
         model.requires_grad_(True)
         if decisions.precision.value.compute == "fp8":
-            _train_in_fp8(model, method, decisions.batch.value)
+            goes_to_gpu = decisions.placement.value.is_sharded and torch.cuda.is_available()
+            on_gpu = goes_to_gpu or next(model.parameters()).is_cuda
+            _train_in_fp8(model, method, decisions.batch.value, on_gpu=on_gpu)
         return model
     adapted = _add_adapters(model, method)
     _leave_inputs_alone(adapted)
-    _swap_frozen_linears(adapted, method, kernels, fp8=decisions.precision.value.compute == "fp8")
+    is_sharded = decisions.placement.value.is_sharded
+    if is_sharded and method.base_storage == "nf4":
+        _keep_packing(adapted)
+    else:
+        has_weights = ranks.is_first() or not is_sharded
+        fp8 = decisions.precision.value.compute == "fp8"
+        _swap_frozen_linears(adapted, method, kernels, fp8=fp8, has_weights=has_weights)
+    if is_sharded:
+        _make_shardable(adapted, getattr(torch, DTYPE_NAMES[decisions.precision.value.autocast]))
     if kernels.fused:
         fuse_adapted_layers(adapted, transposed_copy=kernels.transposed_copy)
     return adapted
 
 
-def _train_in_fp8(model: Any, method: Method, batch: Batch) -> None:
+def _train_in_fp8(model: Any, method: Method, batch: Batch, *, on_gpu: bool) -> None:
     """What calls itself FP8 must be so in every layer but the skipped ones."""
     # batches that are not packed are padded to more than the alignment
     odd_tokens = batch.packing and batch.max_length % FP8_ALIGNMENT != 0
-    converted, meant = convert_for_training(model, method.skipped_modules, pad_tokens=odd_tokens)
+    converted, meant = convert_for_training(model, method.skipped_modules, pad_tokens=odd_tokens, on_gpu=on_gpu)
     if converted < meant or not meant:
         raise TrainingError(
             f"The plan trains in FP8, and only {converted} of {meant} linear layers can.",
@@ -121,12 +133,28 @@ def _leave_inputs_alone(model: Any) -> None:
             module.cast_input_dtype_enabled = False
 
 
-def _swap_frozen_linears(model: Any, method: Method, kernels: AdapterKernels, *, fp8: bool) -> None:
+def _make_shardable(model: nn.Module, dtype: torch.dtype) -> None:
+    """Frozen weights of our own become what FSDP2 cuts."""
+    for module in model.modules():
+        if isinstance(module, FrozenLinear):
+            module.make_shardable(dtype)
+
+
+def _keep_packing(model: Any) -> None:
+    """bitsandbytes packs NF4 weights anew where they are first evaluated on a host, and could be sharded no more."""
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+
+
+def _swap_frozen_linears(model: Any, method: Method, kernels: AdapterKernels, *, fp8: bool, has_weights: bool) -> None:
     """Put our kernels under the adapters; what calls itself FP8 or NF4 must be so in every adapted layer."""
     if method.base_storage not in ("fp8", "nf4"):
         return
     if method.base_storage == "fp8":
-        converted = convert_to_fp8(model, method.skipped_modules, transposed_copy=kernels.transposed_copy)
+        converted = convert_to_fp8(
+            model, method.skipped_modules, transposed_copy=kernels.transposed_copy, has_weights=has_weights
+        )
     else:
         converted = convert_nf4(model, fp8=fp8)
     adapted = sum(
@@ -157,10 +185,12 @@ def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 
 def count_parameters(model: nn.Module) -> ParameterCount:
-    """Trained and all parameters; weights and biases that our frozen linears keep as buffers are counted too."""
+    """Trained and all parameters; our frozen linears' weights are counted, whatever they are kept as."""
     trained = sum(p.numel() for p in trained_parameters(model))
-    frozen = sum(_unpacked(p) for p in model.parameters() if not p.requires_grad)
-    frozen += sum(_num_weights(m) for m in model.modules() if isinstance(m, FrozenLinear) and not m.is_joined)
+    ours = [module for module in model.modules() if isinstance(module, FrozenLinear)]
+    bytes_of_ours = {id(p) for module in ours for p in module.parameters(recurse=False)}
+    frozen = sum(_unpacked(p) for p in model.parameters() if not p.requires_grad and id(p) not in bytes_of_ours)
+    frozen += sum(_num_weights(module) for module in ours if not module.is_joined)
     return ParameterCount(trained=trained, total=trained + frozen)
 
 

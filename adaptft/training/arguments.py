@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from adaptft.errors import MissingPackage
 from adaptft.optional import is_installed
 from adaptft.plans import Decisions, Dtype, TrainPlan
+from adaptft.training import ranks
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -52,7 +53,7 @@ def training_arguments(plan: TrainPlan, output_dir: Path, *, resumes: bool, eval
     decisions, request = plan.decisions, plan.request
     batch = decisions.batch.value
     autocast = autocast_dtype(decisions)
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(output_dir),
         per_device_train_batch_size=batch.micro_batch_size,
         per_device_eval_batch_size=batch.eval_batch_size,
@@ -61,8 +62,6 @@ def training_arguments(plan: TrainPlan, output_dir: Path, *, resumes: bool, eval
         fp16=autocast == "fp16",
         seed=request.seed,
         use_cpu=not uses_gpu(plan),
-        ddp_backend=_backend(plan),
-        ddp_find_unused_parameters=False,
         remove_unused_columns=False,
         label_names=["labels"],
         use_cache=False,
@@ -74,14 +73,11 @@ def training_arguments(plan: TrainPlan, output_dir: Path, *, resumes: bool, eval
         save_total_limit=None,  # checkpoints.py rotates, after it has sealed the new one
         **_optimizer(plan),
         **_schedule(plan, resumes=resumes, evaluates=evaluates),
+        **ranks.arguments_of_ranks(plan, on_gpu=uses_gpu(plan)),
     )
-
-
-def _backend(plan: TrainPlan) -> str | None:
-    """How ranks talk; None where there is one."""
-    if plan.decisions.placement.value.data_parallel_size == 1:
-        return None
-    return "nccl" if uses_gpu(plan) else "gloo"
+    if plan.decisions.placement.value.is_sharded:
+        arguments.fsdp_plugin_args["mixed_precision_policy"] = ranks.mixed_precision(plan)
+    return arguments
 
 
 def _optimizer(plan: TrainPlan) -> dict[str, Any]:

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from adaptft.errors import TrainingError
 from adaptft.models.continuing import fill_adapter
 from adaptft.models.planned import load_for_training
 from adaptft.plans import DTYPE_NAMES, TrainPlan
-from adaptft.training import adapters, checkpointing, losses, numerics
-from adaptft.training.arguments import autocast_dtype, training_arguments
-from adaptft.training.batches import Collator, Form, boundaries
+from adaptft.training import adapters, checking, checkpointing, losses, numerics
+from adaptft.training.arguments import training_arguments
+from adaptft.training.batches import Collator, Form
 from adaptft.training.identity import identify
 from adaptft.training.incidents import Journal
 from adaptft.training.inspection import tokenizer_of
 from adaptft.training.numbers import require_learning_rate
 from adaptft.training.rows import TrainingRows
 from adaptft.training.trainer import SupervisedTrainer
-
-CHECK_TOKENS = 16
 
 
 def build_trainer(
@@ -48,7 +44,7 @@ def build_trainer(
     """
     require_learning_rate(plan.decisions.optimizer.value.learning_rate)
     arguments = training_arguments(plan, output_dir, resumes=resumes, evaluates=rows.evaluation is not None)
-    if plan.decisions.placement.value.data_parallel_size == 1:
+    if plan.decisions.placement.value.num_ranks == 1:
         arguments._n_gpu = min(arguments.n_gpu, 1)  # transformers would wrap nn.DataParallel over all it sees
     return SupervisedTrainer(
         plan,
@@ -78,8 +74,8 @@ def prepare_model(plan: TrainPlan, base: Any) -> Any:
         fill_adapter(model, Path(plan.request.adapters), Path(plan.request.model), error=TrainingError)
     base = adapters.causal_lm(model)
     losses.install_loss(base, decisions.loss.value, getattr(torch, DTYPE_NAMES[decisions.precision.value.autocast]))
-    if decisions.loss.value.kernel == "chunked":
-        _check_loss(plan, base)
+    if not decisions.placement.value.is_sharded:  # else the shards are checked, once they are made
+        checking.check_planned_loss(plan, base)
     checkpointing.apply_checkpointing(base, decisions.checkpointing.value, has_dropout=checkpointing.has_dropout(model))
     if decisions.compile.value.enabled:
         checkpointing.compile_layers(base)
@@ -92,17 +88,3 @@ def collator(plan: TrainPlan) -> Collator:
     knows_documents = attention == "varlen"
     form: Form = "packed" if batch.packing else "flat" if knows_documents else "padded"
     return Collator(form=form, length=batch.max_length, with_boundaries=knows_documents)
-
-
-def _check_loss(plan: TrainPlan, base: Any) -> None:
-    device = next(base.parameters()).device
-    positions = np.arange(CHECK_TOKENS)[None]
-    tokens = torch.from_numpy(positions).to(device)
-    inputs: dict[str, Any] = {"input_ids": tokens, "labels": tokens.roll(-1, 1), "position_ids": tokens}
-    if plan.decisions.attention.value.implementation == "varlen":
-        edges = boundaries(positions)
-        inputs |= {name: edge.to(device) if torch.is_tensor(edge) else edge for name, edge in edges.items()}
-    dtype = autocast_dtype(plan.decisions)
-    casting = torch.autocast(device.type, getattr(torch, DTYPE_NAMES[dtype])) if dtype != "fp32" else nullcontext()
-    with casting:
-        losses.check_loss(base, inputs)

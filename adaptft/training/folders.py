@@ -74,12 +74,17 @@ def claim(plan: TrainPlan, output_dir: Path) -> None:
 
     What goes on with another run leaves that run's plan in place; its own comes with its result.
     """
-    if plan.request.overwrite_output_dir and plan.request.resume_from_checkpoint is None:
-        _remove_run(output_dir)
+    replace_run(plan.request, output_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
     drop_unfinished(output_dir)
     if not traces_of_run(output_dir):
         write_json(output_dir / PLAN, plan_text(plan))
+
+
+def replace_run(request: TrainRequest, output_dir: Path) -> None:
+    """Remove the run in ``output_dir`` where the request says so."""
+    if request.overwrite_output_dir and request.resume_from_checkpoint is None:
+        _remove_run(output_dir)
 
 
 def drop_unfinished(output_dir: Path) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from adaptft.kernels.frozen_linear import FrozenLinear
+
 
 def guard_step(optimizer: Any, parameters: Sequence[nn.Parameter], norm: Tensor | float, loss: Tensor | None) -> None:
     """Make the next ``optimizer.step()`` change nothing where ``norm`` or ``loss`` is no number.
@@ -30,8 +32,14 @@ def guard_step(optimizer: Any, parameters: Sequence[nn.Parameter], norm: Tensor 
 
 
 def broken_weight(model: nn.Module) -> str | None:
-    """Name of a parameter that holds something else than numbers; None where there is none."""
-    for name, parameter in model.named_parameters():
-        if parameter.is_floating_point() and not bool(torch.isfinite(parameter).all()):
-            return name
+    """Name of a parameter that holds something else than numbers; None where there is none.
+
+    Packed weights look like any numbers, or none.
+    """
+    for path, module in model.named_modules():
+        if hasattr(module, "quant_state") or isinstance(module, FrozenLinear):
+            continue
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.is_floating_point() and not bool(torch.isfinite(parameter).all()):
+                return f"{path}.{name}"
     return None

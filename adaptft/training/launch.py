@@ -1,48 +1,95 @@
-"""Where a run happens: in this process, or in one torchrun worker for each rank.
-
-Workers read the plan from a file and decide nothing.
-"""
+"""Where a run happens: in this process, in one torchrun worker for each rank, or so on each of several machines."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from adaptft import quiet
-from adaptft.errors import DoesNotFit, MachineError, TrainingError
+from adaptft.errors import DoesNotFit, Interrupted, MachineError, OutputError, RequestError
 from adaptft.facts import Machine
-from adaptft.plans import Placement, TrainPlan
-from adaptft.records import read_json, write_json
+from adaptft.plans import TrainPlan
 from adaptft.reports import RunReport
 from adaptft.training import folders, interruption, numerics
 from adaptft.training.arguments import uses_gpu
+from adaptft.training.meeting import Meeting, meet
+from adaptft.training.workers import needs_workers, run_workers
 
 MEMORY_TOLERANCE = 0.02
 """Tools differ this much on how much memory the same board has."""
-STOP_SECONDS = 40.0
-"""torchrun itself kills ranks that have not ended 30 s after it was told to."""
 
 
-def launch(plan: TrainPlan, output_dir: Path) -> RunReport:
+def launch(plan: TrainPlan, output_dir: Path, meeting: Meeting | None = None) -> RunReport:
     """Check the machine, take the folder, run. See ``adaptft.training.train``."""
+    if meeting is None and (plan.request.nnodes or 1) > 1:
+        with meet(plan.request) as meeting:
+            return launch(plan, output_dir, meeting)
     if not plan.fits:
         raise DoesNotFit("The plan does not fit its machine.", fix="See its rejected options: adaptft plan.")
     numerics.set_environment()  # before the probe, which may start CUDA
-    if uses_gpu(plan):
-        from adaptft.hardware import probe
-
-        require_planned_machine(plan, probe())
+    if meeting is not None:
+        return _launch_among(plan, output_dir, meeting)
+    _check_machine(plan)
     folders.check(plan.request, output_dir)
     with interruption.told(output_dir):
         if needs_workers(plan):
-            return _run_workers(plan, output_dir)
+            return run_workers(plan, output_dir)
         quiet.libraries()
         from adaptft.training.run import run
 
         return run(plan, output_dir)
+
+
+def _launch_among(plan: TrainPlan, output_dir: Path, meeting: Meeting) -> RunReport:
+    """This machine's part of a run of several: all look before one begins, and a stop is told in the same words."""
+    try:
+        with interruption.told(output_dir):
+            plan, output_dir = meeting.share(plan, output_dir)
+            _check_machine(plan)
+            if meeting.seat.is_first:
+                folders.check(plan.request, output_dir)
+            if meeting.max_restarts:
+                plan = _beginning_again(plan, output_dir, meeting)
+            meeting.agree()
+            return run_workers(plan, output_dir, meeting)
+    except Interrupted as stopped:
+        meeting.stop()
+        if not meeting.seat.is_first:
+            raise meeting.interrupted(output_dir) from stopped
+        meeting.say_kept(is_saved=stopped.exit_code == 0)
+        raise
+
+
+def _beginning_again(plan: TrainPlan, output_dir: Path, meeting: Meeting) -> TrainPlan:
+    """``plan`` for ranks that torchrun may start again: they then go on from the newest checkpoint of this run.
+
+    Raises:
+        RequestError: the checkpoint to begin with is named, so that it would be begun with every time.
+        OutputError: a machine does not see the output folder, and would not find the checkpoint.
+    """
+    request = plan.request
+    if request.resume_from_checkpoint not in (None, "auto"):
+        raise RequestError(
+            f"max_restarts {request.max_restarts} goes on from the newest checkpoint, and resume_from_checkpoint names "
+            "one.",
+            fix="Use --resume_from_checkpoint auto, or leave --max_restarts out.",
+        )
+    if not meeting.sees(output_dir):
+        raise OutputError(
+            f"{output_dir} is not the same folder on every machine, and a run that begins again reads its checkpoints "
+            "everywhere.",
+            fix="Name a folder that all machines share with --output_dir, or leave --max_restarts out.",
+        )
+    if meeting.seat.is_first:
+        folders.replace_run(request, output_dir)
+    return replace(plan, request=replace(request, resume_from_checkpoint="auto", overwrite_output_dir=False))
+
+
+def _check_machine(plan: TrainPlan) -> None:
+    if uses_gpu(plan):
+        from adaptft.hardware import probe
+
+        require_planned_machine(plan, probe())
 
 
 def require_planned_machine(plan: TrainPlan, here: Machine) -> None:
@@ -66,58 +113,3 @@ def require_planned_machine(plan: TrainPlan, here: Machine) -> None:
                 f"The plan was made for another machine: GPU {index} is a {gpu.name} there, and {has} here.",
                 fix="Plan again on this machine: leave --machine out.",
             )
-
-
-def needs_workers(plan: TrainPlan) -> bool:
-    """True for several ranks, and where the GPU in use is not the first one CUDA sees."""
-    placement = plan.decisions.placement.value
-    if placement.data_parallel_size > 1:
-        return True
-    return uses_gpu(plan) and placement.gpu_indices[:1] not in ((), (0,))
-
-
-def worker_command(plan: TrainPlan, plan_file: Path, output_dir: Path, python: str = sys.executable) -> list[str]:
-    """torchrun as data: one process for each rank of this host."""
-    ranks = max(plan.decisions.placement.value.data_parallel_size, 1)
-    return [
-        python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}",
-        "-m", "adaptft.training.worker", str(plan_file), str(output_dir),
-    ]  # fmt: skip
-
-
-def visible_devices(placement: Placement, inherited: str | None) -> str:
-    """``CUDA_VISIBLE_DEVICES`` that shows the planned GPUs only; indices count within what is visible already."""
-    names = inherited.split(",") if inherited else None
-    return ",".join(names[index] if names else str(index) for index in placement.gpu_indices)
-
-
-def _run_workers(plan: TrainPlan, output_dir: Path) -> RunReport:
-    environment = dict(os.environ)
-    if uses_gpu(plan):
-        environment["CUDA_VISIBLE_DEVICES"] = visible_devices(
-            plan.decisions.placement.value, os.environ.get("CUDA_VISIBLE_DEVICES")
-        )
-    with tempfile.TemporaryDirectory(prefix="adaptft-") as folder:
-        plan_file = Path(folder) / folders.PLAN
-        write_json(plan_file, plan)
-        status = _wait(subprocess.Popen(worker_command(plan, plan_file, output_dir), env=environment))
-        if status:
-            raise TrainingError(
-                f"A worker of the run ended with status {status}; its message stands above.",
-                fix="Mend what it names and go on with --resume_from_checkpoint auto.",
-            )
-        report = plan_file.with_name(folders.REPORT)
-        return read_json(RunReport, report, error=TrainingError, what="run report", fix="Start the run again.")
-
-
-def _wait(workers: subprocess.Popen[bytes]) -> int:
-    """The status of torchrun; an interruption is handed on to it, and the ranks get time to clean up."""
-    try:
-        return workers.wait()
-    except KeyboardInterrupt:
-        workers.terminate()
-        try:
-            workers.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            workers.kill()
-        raise

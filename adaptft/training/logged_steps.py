@@ -17,17 +17,20 @@ from torch import Tensor, nn
 from adaptft.training import guarding, inspection, interruption
 from adaptft.training.metrics import PendingStep, to_host
 from adaptft.training.numbers import Evidence, StepNumbers
+from adaptft.training.sharding import on_device
 
 
 class LoggedSteps:
     """Mixin over ``transformers.Trainer``; ``PlannedTrainer`` says what its attributes are."""
 
     def _clip_grad_norm(self: Any, model: nn.Module) -> Any:
-        return self.accelerator.clip_grad_norm_(self.trained, self.args.max_grad_norm)
+        return on_device(self.accelerator.clip_grad_norm_(self.trained, self.args.max_grad_norm))
 
     def _get_grad_norm(self: Any, model: nn.Module, grad_norm: Any = None) -> Any:
         """The norm before clipping; the step that follows changes nothing where it is no number."""
-        norm = self.accelerator.clip_grad_norm_(self.trained, math.inf) if grad_norm is None else grad_norm
+        norm = grad_norm
+        if norm is None:
+            norm = on_device(self.accelerator.clip_grad_norm_(self.trained, math.inf))
         if self.accelerator.scaler is None:  # a gradient scaler guards its steps itself
             loss = self._tr_loss if self.args.world_size <= 1 else None
             guarding.guard_step(self.optimizer.optimizer, self.trained, norm, loss)

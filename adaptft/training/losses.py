@@ -1,8 +1,9 @@
 """The planned loss as the model's forward: summed over the trained tokens of a micro-batch.
 
 The sum, not the mean, since the number it is divided by belongs to the whole accumulation window. Inside
-``forward``, since whatever wraps a model (autocast, DDP, PEFT) wraps that. Labels come shifted: ``labels[t]`` is what
-the logits at ``t`` are to predict, -100 where nothing is.
+``forward``, since whatever wraps a model (autocast, DDP, PEFT) wraps that; and the head's part of it inside the
+head's, where a head in shards is whole. Labels come shifted: ``labels[t]`` is what the logits at ``t`` are to predict,
+-100 where nothing is.
 """
 
 from __future__ import annotations
@@ -27,38 +28,50 @@ AGREEMENT = 0.02
 def install_loss(model: Any, kernel: LossKernel, compute_dtype: torch.dtype) -> None:
     """Make ``model(input_ids=..., labels=..., ...)`` return ``{"loss": sum}`` by the planned kernel.
 
+    With ``by_logits=True`` it is the loss of the model's own logits.
+
     Args:
         model: the causal language model itself, below PEFT.
         compute_dtype: the type in which the head's matmul runs.
     """
 
-    def chunked(self: Any, *, labels: Tensor, **inputs: Any) -> dict[str, Tensor]:
-        return {"loss": _chunked_loss(self, labels, _given(inputs), kernel.chunk_tokens, compute_dtype)}
+    planned = _chunked_loss if kernel.kernel == "chunked" else _full_loss
 
-    def full(self: Any, *, labels: Tensor, **inputs: Any) -> dict[str, Tensor]:
-        return {"loss": _full_loss(self, labels, _given(inputs))}
+    def forward(self: Any, *, labels: Tensor, by_logits: bool = False, **inputs: Any) -> dict[str, Tensor]:
+        return {"loss": (_full_loss if by_logits else planned)(self, labels, _given(inputs))}
 
     # A bound method and not a closure over the model: accelerate unbinds it to put autocast around it.
-    model.forward = MethodType(chunked if kernel.kernel == "chunked" else full, model)
+    model.forward = MethodType(forward, model)
+    if kernel.kernel == "chunked":
+        softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+        _give_loss(_trained_head(model), kernel.chunk_tokens, softcap, compute_dtype)
 
 
-def _chunked_loss(
-    model: Any, labels: Tensor, inputs: dict[str, Any], chunk_tokens: int, compute_dtype: torch.dtype
-) -> Tensor:
+def _give_loss(head: Any, chunk_tokens: int, softcap: float | None, compute_dtype: torch.dtype) -> None:
+    """Make ``head(hidden, labels=...)`` the summed loss; without labels it stays the head."""
+    plain = head.forward
+
+    def forward(self: Any, hidden: Tensor, *, labels: Tensor | None = None) -> Tensor:
+        if labels is None:
+            logits: Tensor = plain(hidden)
+            return logits
+        return chunked_cross_entropy(
+            hidden.to(compute_dtype), self.weight, labels, chunk_tokens=chunk_tokens, softcap=softcap
+        )
+
+    head.forward = MethodType(forward, head)
+
+
+def _chunked_loss(model: Any, labels: Tensor, inputs: dict[str, Any]) -> Tensor:
     hidden = model.base_model(**inputs).last_hidden_state
-    config = model.config.get_text_config()
-    scale = _logit_scale(config)
+    scale = _logit_scale(model.config.get_text_config())
     if scale != 1.0:
         hidden = hidden * scale
     labels = labels.reshape(-1)
     trained = (labels != IGNORED).nonzero().squeeze(1)  # the head is a tenth of a step: prompts need not pass it
-    return chunked_cross_entropy(
-        hidden.reshape(-1, hidden.shape[-1]).index_select(0, trained).to(compute_dtype),
-        _head_weight(model),
-        labels.index_select(0, trained),
-        chunk_tokens=chunk_tokens,
-        softcap=getattr(config, "final_logit_softcapping", None),
-    )
+    hidden = hidden.reshape(-1, hidden.shape[-1]).index_select(0, trained)
+    loss: Tensor = model.get_output_embeddings()(hidden, labels=labels.index_select(0, trained))
+    return loss
 
 
 def _full_loss(model: Any, labels: Tensor, inputs: dict[str, Any]) -> Tensor:
@@ -73,12 +86,11 @@ def _given(inputs: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in inputs.items() if value is not None} | {"use_cache": False}
 
 
-def _head_weight(model: Any) -> Tensor:
+def _trained_head(model: Any) -> Any:
     head = model.get_output_embeddings()
     if hasattr(head, "modules_to_save"):  # PEFT trains a copy of a whole module
         head = head.modules_to_save[head.active_adapter]
-    weight: Tensor = head.weight
-    return weight
+    return head
 
 
 def _logit_scale(config: Any) -> float:
@@ -101,8 +113,7 @@ def check_loss(model: Any, inputs: dict[str, Any]) -> None:
     was_training = model.training
     model.eval()
     planned = model(**inputs)["loss"].item()
-    labels = inputs["labels"]
-    own = _full_loss(model, labels, _given({k: v for k, v in inputs.items() if k != "labels"})).item()
+    own = model(**inputs, by_logits=True)["loss"].item()
     model.train(was_training)
     if abs(planned - own) > AGREEMENT * max(abs(own), 1e-3):
         raise TrainingError(

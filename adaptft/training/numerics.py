@@ -6,6 +6,7 @@ import os
 import random
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from adaptft.home import cache_folder
@@ -18,6 +19,7 @@ ENVIRONMENT: dict[str, str] = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 OLDER_NAMES: dict[str, str] = {"PYTORCH_ALLOC_CONF": "PYTORCH_CUDA_ALLOC_CONF"}
+_BEHIND_TORCHS_OWN = 100
 COMPILE_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 MATMUL_PRECISION: dict[str, str] = {"tf32": "high", "ieee": "highest"}
 """``Precision.fp32_matmul`` in the words of ``torch.set_float32_matmul_precision``, which every torch we support
@@ -30,6 +32,7 @@ def set_up(plan: TrainPlan) -> None:
     set_matmul_precision(plan.decisions.precision.value)
     set_cpu_threads(plan)
     set_seed(plan.request.seed)
+    _load_to_numbered_cpus()
 
 
 def set_environment() -> None:
@@ -50,6 +53,17 @@ def _keep_compiled_code() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
             os.environ.setdefault(COMPILE_CACHE, str(folder))
+
+
+@cache
+def _load_to_numbered_cpus() -> None:
+    """Have torch load checkpoints to ``cpu:0``: accelerate numbers the CPUs of several ranks, torch.load knows one."""
+    import torch
+
+    def restore(storage: Any, location: str) -> Any:
+        return storage if location.startswith("cpu:") else None
+
+    torch.serialization.register_package(_BEHIND_TORCHS_OWN, lambda storage: None, restore)  # type: ignore[arg-type]
 
 
 def set_matmul_precision(precision: Precision) -> None:

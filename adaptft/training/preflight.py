@@ -58,7 +58,7 @@ def rehearse(trainer: Any, model: nn.Module) -> None:
 def _largest_step(trainer: Any, model: nn.Module) -> None:
     rows = trainer.train_dataset
     batch = trainer.collator([rows[index] for index in rows.longest(trainer.args.per_device_train_batch_size)])
-    with _memory_of_later_steps(trainer), trainer.accelerator.no_sync(model):
+    with _memory_of_later_steps(trainer), trainer.without_exchange(model):
         trainer.steps.begin(trainer.state.global_step)
         trainer.training_step(model, batch, max(batch["num_trained"], 1))
     model.zero_grad()

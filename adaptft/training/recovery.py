@@ -57,11 +57,21 @@ def explained(
         yield
     except Exception as cause:  # libraries wrap what the system says in errors of many kinds
         if is_out_of_memory(cause):
-            raise out_of_memory(plan, free(plan)) from cause
+            raise _with_what_is_kept(out_of_memory(plan, free(plan)), plan, output_dir) from cause
         number = fault_number(cause, output_dir)
         if number is None:
             raise
         raise disk_fault(number, output_dir) from cause
+
+
+def _with_what_is_kept(error: TrainingError, plan: TrainPlan, output_dir: Path) -> TrainingError:
+    """One rank can go on in smaller parts by itself, several cannot: they exchange what the others wait for."""
+    from adaptft.training.failures import what_is_kept
+
+    if plan.decisions.placement.value.num_ranks == 1:
+        return error
+    kept, go_on = what_is_kept(output_dir)
+    return TrainingError(f"{error.problem} {kept}.", fix=f"{error.fix.rstrip('.')}; then {go_on}")
 
 
 def out_of_memory(plan: TrainPlan, memory: tuple[int, int]) -> TrainingError:

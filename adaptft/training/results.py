@@ -23,13 +23,16 @@ PACKAGES = ("torch", "transformers", "peft", "accelerate", "bitsandbytes", "torc
 PARTIAL, REPORT = folders.PARTIAL, folders.REPORT
 
 
-def write_result(plan: TrainPlan, report: RunReport, model: Any, base: Any, output_dir: Path) -> RunReport:
+def write_result(
+    plan: TrainPlan, report: RunReport, model: Any, base: Any, output_dir: Path, *, weights: Any = None
+) -> RunReport:
     """Write the trained ``model`` (adapter or whole) and all that belongs to it into ``output_dir``.
 
     Everything is written beside first and moved in when it is whole.
 
     Args:
         base: the ``LocalModel`` that was trained on.
+        weights: by name, where ``model`` holds a part of them only.
 
     Returns:
         The report as written: with what was changed in the companions, such as stop tokens that were added.
@@ -37,7 +40,7 @@ def write_result(plan: TrainPlan, report: RunReport, model: Any, base: Any, outp
     partial = output_dir / folders.PARTIAL
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
-    model.save_pretrained(partial)
+    model.save_pretrained(partial, state_dict=weights)
     changes = models.save_companions(base.path, partial)
     data.write_rendering(partial, models.load_tokenizer(partial))
     report = replace(report, notes=(*report.notes, *changes))

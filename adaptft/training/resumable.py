@@ -27,6 +27,7 @@ class Resumable:
     def _prepare_for_training(self: Any, max_steps: int, loader: Any, resume: Any) -> Any:
         """As transformers'; then the run is rehearsed before its first step."""
         model, loader = super()._prepare_for_training(max_steps, loader, resume)  # type: ignore[misc]
+        self._shards_made(model)
         preflight.rehearse(self, model)
         return model, loader
 
@@ -46,7 +47,7 @@ class Resumable:
         if checkpoint is None:
             return
         planned = schedules.planned_numbers(self.optimizer)
-        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+        self.load_optimizer(checkpoint)
         schedules.set_planned(self.optimizer, self.lr_scheduler, planned)
 
     def _get_output_dir(self: Any, trial: Any) -> str:

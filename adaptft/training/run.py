@@ -18,8 +18,9 @@ from adaptft.models.locating import unpacked_from
 from adaptft.plans import TrainPlan
 from adaptft.records import read_json
 from adaptft.reports import RunReport
-from adaptft.training import folders, interruption, metrics, numerics, recovery, results, resuming
-from adaptft.training.adapters import count_parameters, tensor_bytes
+from adaptft.training import folders, interruption, metrics, numerics, ranks, recovery, results, resuming
+from adaptft.training.adapters import tensor_bytes
+from adaptft.training.agreement import require_same_beginning
 from adaptft.training.arguments import training_arguments, uses_gpu
 from adaptft.training.assembly import build_trainer
 from adaptft.training.checkpoints import read_seal
@@ -28,6 +29,7 @@ from adaptft.training.numbers import RollBack
 from adaptft.training.progress import ProgressReport
 from adaptft.training.resuming import Start
 from adaptft.training.rows import TrainingRows, prepare_rows
+from adaptft.training.sharding import whole_weights
 from adaptft.units import format_count
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
     """
     begin = time.monotonic()
     numerics.set_up(plan)
+    ranks.require_possible(plan, on_gpu=uses_gpu(plan))
     start = resuming.starting_point(plan, output_dir)
     request = plan.request
     base = models.locate(
@@ -51,6 +54,7 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
     with process.main_process_first(desc="tokenising"):
         rows = prepare_rows(plan, models.load_tokenizer(base.path))
     identity = identify(plan, base.path, rows)
+    require_same_beginning(identity, start.checkpoint)
     journal = resuming.accept(start, identity, plan.request, is_told=process.should_save)
     if (finished := _finished(start.checkpoint, output_dir, identity.max_steps)) is not None:
         return finished
@@ -78,9 +82,10 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
             clear_device_cache(garbage_collection=True)
         notes = (*notes, *_notes(plan, trainer, start))
         report = make_report(plan, trainer, rows, memory, graphs, seconds=time.monotonic() - begin, notes=notes)
+        weights = whole_weights(trainer.model) if trainer.is_fsdp_enabled else None
         if process.should_save:
             model = trainer.accelerator.unwrap_model(trainer.model)
-            report = results.write_result(plan, report, model, base, output_dir)
+            report = results.write_result(plan, report, model, base, output_dir, weights=weights)
     trainer.accelerator.wait_for_everyone()
     return report
 
@@ -157,7 +162,7 @@ def make_report(
 
 
 def _notes(plan: TrainPlan, trainer: SupervisedTrainer, start: Start) -> tuple[str, ...]:
-    count = count_parameters(trainer.model)
+    count = trainer.parameter_count
     notes = [f"{format_count(count.trained)} of {format_count(count.total)} parameters trained ({count.share:.2%})."]
     if start.checkpoint is not None:
         notes.append(f"Went on from {start.checkpoint}.")

@@ -36,13 +36,13 @@ class Steps:
         field: which of the journal's limits is used.
         explain: the error for a document that does not fit alone, as it names the way out.
         has_dropout: the random state has to be kept for doing a window again.
-        exchanges: true where the last backward pass of now exchanges gradients with other ranks: that cannot be
-            done again by one rank alone.
+        exchanges: true where a part (the last one of now, or another) exchanges weights or gradients with other
+            ranks: that cannot be done again by one rank alone.
     """
 
     def __init__(
         self, journal: Journal, field: Field, *, explain: Callable[[], TrainingError], has_dropout: bool = False,
-        exchanges: Callable[[], bool] = lambda: False,
+        exchanges: Callable[[bool], bool] = lambda is_last: False,
     ) -> None:  # fmt: skip
         self._journal, self._field, self._explain = journal, field, explain
         self._has_dropout, self._exchanges = has_dropout, exchanges
@@ -100,7 +100,7 @@ class Steps:
         try:
             return run(piece, is_last=is_last)
         except RuntimeError as error:
-            if not is_out_of_memory(error) or (is_last and self._exchanges()):
+            if not is_out_of_memory(error) or self._exchanges(is_last):
                 raise
             return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from adaptft.plans import TrainPlan
-from adaptft.training import interruption, recovery
-from adaptft.training.adapters import trained_parameters
+from adaptft.training import interruption, recovery, sequences
+from adaptft.training.adapters import ParameterCount, count_parameters, trained_parameters
 from adaptft.training.batches import Collator, EpochLoader, MicroBatches, Rows, loader
 from adaptft.training.checkpointing import has_dropout
 from adaptft.training.identity import RunIdentity
@@ -31,18 +31,20 @@ from adaptft.training.metrics import Clock, Counters, to_host
 from adaptft.training.numbers import NumberWatch
 from adaptft.training.parts import Batch
 from adaptft.training.resumable import Resumable
+from adaptft.training.sharding import Sharded
 from adaptft.training.stepping import Field, Steps
 
 COUNTS = ("num_tokens", "num_trained")
 GPU_LOADER_WORKERS = 2
 
 
-class PlannedTrainer(LoggedSteps, Resumable):
+class PlannedTrainer(LoggedSteps, Resumable, Sharded):
     """Mixin over ``transformers.Trainer``; see the module."""
 
     plan: TrainPlan
     collator: Collator
     trained: list[nn.Parameter]
+    parameter_count: ParameterCount
     keeper: CheckpointKeeper
     journal: Journal
     watch: NumberWatch
@@ -79,12 +81,13 @@ class PlannedTrainer(LoggedSteps, Resumable):
         return window, trained.clamp(min=1) if torch.is_tensor(trained) else max(trained, 1)
 
     def _over_ranks(self: Any, *counts: int) -> Sequence[Tensor | int]:
-        """Each summed over the ranks; between ranks they stay on the device, unread."""
+        """Each summed over all rows; between ranks they stay on the device, unread. Ranks that share rows count one."""
         if self.args.world_size <= 1:
             return counts
         totals = torch.tensor(counts, device=self.args.device)
         torch.distributed.all_reduce(totals)
-        return totals.unbind()
+        once: Tensor = -(-totals // self.plan.decisions.placement.value.sequence_parallel_size)
+        return once.unbind()
 
     def _prepare_inputs(self: Any, inputs: Batch) -> Batch:
         return {
@@ -104,15 +107,21 @@ class PlannedTrainer(LoggedSteps, Resumable):
             model.train()
 
         def run(part: Batch, *, is_last: bool) -> Tensor:
-            with nullcontext() if is_last else self.accelerator.no_sync(model):
-                loss: Tensor = self.compute_loss(
-                    model, self._prepare_inputs(part), num_items_in_batch=num_items_in_batch
-                )
+            ready = self._prepare_inputs(part)
+            with nullcontext() if is_last else self.without_exchange(model), sequences.shared(self, ready):
+                loss: Tensor = self.compute_loss(model, ready, num_items_in_batch=num_items_in_batch)
                 self.accelerator.backward(loss)
             return loss.detach()
 
         loss: Tensor = self.steps.take(inputs, run, model.zero_grad)
         return loss
+
+    def without_exchange(self: Any, model: nn.Module) -> AbstractContextManager[None]:
+        """Inside, gradients stay on their rank; shards are exchanged all the same: no rank could hold the whole."""
+        context: AbstractContextManager[None] = (
+            nullcontext() if self.is_fsdp_enabled else self.accelerator.no_sync(model)
+        )
+        return context
 
     def compute_loss(
         self: Any, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -163,7 +172,9 @@ class PlannedTrainer(LoggedSteps, Resumable):
         """Summed loss of ``batches`` on this rank, and how many tokens it is of."""
 
         def run(part: Batch, *, is_last: bool) -> Tensor:
-            loss: Tensor = self.model(**self._prepare_inputs(part))["loss"]
+            ready = self._prepare_inputs(part)
+            with sequences.shared(self, ready):
+                loss: Tensor = self.model(**ready)["loss"]
             return loss
 
         was_training = self.model.training
@@ -185,9 +196,11 @@ def _loader(trainer: Any, rows: Rows, size: int, seed: int | None) -> EpochLoade
     """Training batches (those with a seed) are made ahead by workers where a GPU would wait for them."""
     arguments = trainer.args
     on_gpu = arguments.device.type == "cuda"
+    sharing = trainer.plan.decisions.placement.value.sequence_parallel_size
     order = MicroBatches(
-        len(rows), size, seed=seed, rank=arguments.process_index, num_ranks=max(arguments.world_size, 1)
-    )
+        len(rows), size, seed=seed, rank=arguments.process_index // sharing,
+        num_ranks=max(arguments.world_size // sharing, 1),
+    )  # fmt: skip
     workers = GPU_LOADER_WORKERS if on_gpu and seed is not None else 0
     return loader(rows, order, trainer.collator, pinned=on_gpu, num_workers=workers)
 
@@ -210,7 +223,7 @@ class SupervisedTrainer(PlannedTrainer, Trainer):  # type: ignore[misc]
         )
         self.remove_callback(PrinterCallback)
         self.plan, self.collator, self.journal, self.decode = plan, collator, journal, decode
-        self.trained = trained_parameters(model)
+        self.trained, self.parameter_count = trained_parameters(model), count_parameters(model)
         self.keeper = CheckpointKeeper(plan, Path(arguments.output_dir), identity, journal)
         self.watch = NumberWatch(journal, is_fp16=arguments.fp16)
         self.steps, self.eval_steps = self._steps("part_tokens"), self._steps("eval_part_tokens")
@@ -223,5 +236,7 @@ class SupervisedTrainer(PlannedTrainer, Trainer):  # type: ignore[misc]
             field,
             explain=lambda: recovery.out_of_memory(self.plan, recovery.free_memory(self.plan)),
             has_dropout=has_dropout(self.model),
-            exchanges=lambda: bool(getattr(self.model_wrapped, "require_backward_grad_sync", False)),
+            exchanges=lambda is_last: (
+                self.is_fsdp_enabled or (is_last and getattr(self.model_wrapped, "require_backward_grad_sync", False))
+            ),
         )

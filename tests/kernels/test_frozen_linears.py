@@ -89,3 +89,28 @@ def test_packed_attention_equals_documents_one_by_one():
 )  # fmt: skip
 def test_names_are_endings_at_a_dot(name, named):
     assert is_named(name, ("mlp.gate", "lm_head")) is named
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("transposed_copy", [False, True])
+def test_a_weight_that_can_be_sharded_is_parameters_of_one_type_and_computes_the_same(dtype, transposed_copy):
+    model = nn.Sequential(nn.Linear(64, 32, dtype=torch.bfloat16).requires_grad_(False))
+    convert_to_fp8(model, transposed_copy=transposed_copy)
+    x = torch.randn(16, 64, dtype=torch.bfloat16, requires_grad=True)
+    expected = model(x)
+    (of_x,) = torch.autograd.grad(expected.sum(), x)
+    model[0].make_shardable(dtype)
+    assert {p.dtype for name, p in model[0].named_parameters() if name != "bias"} == {dtype}
+    assert not any(p.requires_grad for p in model.parameters())
+    assert not list(model.buffers())
+    assert torch.equal(model(x), expected)
+    assert torch.equal(torch.autograd.grad(model(x).sum(), x)[0], of_x)
+
+
+def test_memory_alone_is_reserved_for_weights_that_another_rank_sends():
+    sent, there = (nn.Sequential(nn.Linear(64, 32).requires_grad_(False)) for _ in range(2))
+    convert_to_fp8(sent, transposed_copy=True, has_weights=False)
+    convert_to_fp8(there, transposed_copy=True)
+    found, expected = sent[0].frozen().tensors, there[0].frozen().tensors
+    assert [(t.shape, t.dtype) for t in found] == [(t.shape, t.dtype) for t in expected]
+    assert all(t.is_contiguous() for t in found)

@@ -134,6 +134,14 @@ def test_free_memory_decides_and_not_the_total():
     assert decided.memory.needed_bytes < decided.memory.capacity_bytes
 
 
+def test_cpus_of_several_machines_have_a_replica_each_where_it_is_asked_for():
+    request = TrainRequest(model="m", train_type="lora", device="cpu", nnodes=2, global_batch_size=4)
+    decisions = plan_training(machine(), QWEN_05B, ALPACA, request).decisions
+    assert decisions.placement.value.nodes == 2
+    assert decisions.batch.value.data_parallel_size == 2
+    assert decisions.batch.value.global_batch_size == 4
+
+
 def test_two_equal_gpus_get_a_replica_each_and_keep_the_global_batch():
     decided = plan("4090", "4090", train_type="lora")
     batch = decided.decisions.batch.value

@@ -8,9 +8,13 @@ from training_plans import CPU_ONLY, a_gpu, a_plan
 
 from adaptft import artifacts
 from adaptft.errors import DoesNotFit, MachineError, OutputError
+from adaptft.facts import Link
 from adaptft.plans import Placement
 from adaptft.training import folders, train
-from adaptft.training.launch import needs_workers, require_planned_machine, visible_devices, worker_command
+from adaptft.training.launch import require_planned_machine
+from adaptft.training.workers import announcement, needs_workers, visible_devices, worker_command, worker_environment
+
+TWO_RANKS = {"data_parallel_size": 2, "micro_batch_size": 1, "global_batch_size": 2}
 
 
 def with_gpus(*gpus):
@@ -59,7 +63,7 @@ def test_one_process_on_the_first_gpu_needs_no_workers_and_all_else_does(tiny_qw
 def test_the_worker_command_is_torchrun_with_one_process_a_rank(tiny_qwen2, tmp_path):
     command = worker_command(a_gpu_plan(tiny_qwen2, 0, 1, strategy="ddp"), Path("plan.json"), tmp_path, python="python")
     assert command == [
-        "python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+        "python", "-m", "adaptft.training.elastic", "endings.json", "--standalone", "--nproc-per-node=2",
         "-m", "adaptft.training.worker", "plan.json", str(tmp_path),
     ]  # fmt: skip
 
@@ -70,6 +74,37 @@ def test_the_worker_command_is_torchrun_with_one_process_a_rank(tiny_qwen2, tmp_
 )
 def test_workers_see_the_planned_gpus_only(indices, inherited, shown):
     assert visible_devices(Placement(strategy="ddp", gpu_indices=indices), inherited) == shown
+
+
+def linked(*links):
+    machine = with_gpus(*(a_gpu(i) for i in range(4)))
+    return dataclasses.replace(machine, links=tuple(Link(a=a, b=b, path="PHB", peer_access=ok) for a, b, ok in links))
+
+
+@pytest.mark.parametrize(
+    ("links", "inherited", "expected"),
+    [
+        ([(0, 1, False)], {}, "1"),
+        ([(0, 1, True), (1, 2, False)], {}, None),
+        ([(0, 1, None)], {}, None),
+        ([(0, 1, False)], {"NCCL_P2P_DISABLE": "0"}, "0"),
+    ],
+    ids=["refused by the driver", "refused between others", "not known", "set from outside"],
+)
+def test_nccl_copies_through_the_host_where_the_driver_refuses_peers(tiny_qwen2, links, inherited, expected):
+    plan = a_gpu_plan(tiny_qwen2, 0, 1, machine=linked(*links), strategy="ddp")
+    environment = worker_environment(plan, None, inherited)
+    assert environment.get("NCCL_P2P_DISABLE") == expected
+    assert environment["CUDA_VISIBLE_DEVICES"] == "0,1"
+    said = announcement(plan, environment)
+    assert said[0] == "2 ranks, ddp; one that does not answer for 30 min 00 s ends the run."
+    refused = f"GPUs 0 and 1 cannot reach each other's memory: NCCL_P2P_DISABLE={expected}."
+    assert said[1:] == ([refused] if expected else [])
+
+
+def test_ranks_on_the_cpu_keep_the_environment(tiny_qwen2):
+    plan = a_plan(tiny_qwen2, placement=Placement(strategy="ddp", gpu_indices=(0, 1)), batch=TWO_RANKS)
+    assert worker_environment(plan, None, {"HOME": "/root"}) == {"HOME": "/root"}
 
 
 def test_a_plan_that_does_not_fit_is_not_started(tiny_qwen2, tmp_path):

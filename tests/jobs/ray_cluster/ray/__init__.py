@@ -1,0 +1,1 @@
+"""Stands in for Ray where the driver runs in tests."""
