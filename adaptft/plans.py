@@ -14,6 +14,8 @@ from adaptft.requests import ExportFormat, ExportRequest, InferBackend, ServeReq
 
 T = TypeVar("T")
 Dtype = Literal["fp32", "fp16", "bf16"]
+Residence = Literal["twice", "once", "by_layer"]
+"""How often host memory holds a model; by_layer: it stays on disk, and a layer visits memory at a time."""
 DTYPE_NAMES: dict[Dtype, str] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 """A plan's words for types in torch's, which checkpoints, vLLM and ``torch_dtype`` use too."""
 SHORT_DTYPES: dict[str, Dtype] = {name: short for short, name in DTYPE_NAMES.items()}
@@ -327,6 +329,8 @@ class ExportPlan:
     device: Literal["cuda", "cpu"]
     compute_dtype: Dtype
     """Type of the weights while they are merged or compressed."""
+    residence: Residence
+    """Where the weights are while they are merged, compressed and compared."""
     saved_dtype: Dtype
     """Type of everything that is not compressed, on disk."""
     group_size: int | None

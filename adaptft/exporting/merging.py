@@ -10,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from adaptft.errors import ExportError
+from adaptft.exporting.layers import in_memory
 from adaptft.models.adapting import put_on
 from adaptft.models.loading import load_weights
 from adaptft.plans import DTYPE_NAMES, Dtype
@@ -55,15 +56,21 @@ def merge(adapted: PeftModel) -> PreTrainedModel:
 
 def _merge_layer(layer: Any) -> None:
     base: nn.Module = layer.get_base_layer()
-    dtypes = {name: parameter.dtype for name, parameter in base.named_parameters()}
-    base.float()
-    layer.merge(safe_merge=False)
-    for name, parameter in base.named_parameters():
-        parameter.data = parameter.data.to(dtypes[name])
+    with in_memory(base):
+        dtypes = {name: parameter.dtype for name, parameter in base.named_parameters()}
+        base.float()
+        layer.merge(safe_merge=False)
+        for name, parameter in base.named_parameters():
+            parameter.data = parameter.data.to(dtypes[name])
 
 
 def _correct_tie(model: PreTrainedModel) -> None:
     """A head or an embedding that was trained whole is no longer the other one: config.json must not say so."""
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-    if head is not None and embedding is not None and head.weight is not embedding.weight:
+    if head is not None and embedding is not None and not _is_same(head.weight, embedding.weight):
         model.config.tie_word_embeddings = False
+
+
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True for one table seen twice; weights that wait elsewhere come as a new tensor each time."""
+    return one is other or torch.equal(one, other)
