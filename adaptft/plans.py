@@ -10,7 +10,15 @@ from typing import Generic, Literal, TypeVar
 
 from adaptft.errors import RequestError
 from adaptft.facts import DatasetShape, Machine, ModelShape
-from adaptft.requests import ExportFormat, ExportRequest, InferBackend, ServeRequest, TrainRequest, TrainType
+from adaptft.requests import (
+    ExportFormat,
+    ExportRequest,
+    InferBackend,
+    KvCacheDtype,
+    ServeRequest,
+    TrainRequest,
+    TrainType,
+)
 
 T = TypeVar("T")
 Dtype = Literal["fp32", "fp16", "bf16"]
@@ -374,6 +382,7 @@ class ServePlan:
     max_lora_rank: int | None = None
     max_loras: int = 0
     """Adapters that one batch may mix; the slots are allocated at ``max_lora_rank``."""
+    kv_cache_dtype: KvCacheDtype = "auto"
     kv_cache_bytes_per_token: int = 0
     """On one device."""
     kv_cache_bytes: int = 0
@@ -385,6 +394,8 @@ class ServePlan:
     """Folder whose generation_config.json holds all stop tokens; None: the model's own."""
     chat_template: str | None = None
     """Template file that replaces the model's own."""
+    tool_parser: str | None = None
+    """The engine's parser of tool calls; None where the chat template has none."""
     engine_version: str | None = None
     reasons: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()

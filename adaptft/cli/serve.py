@@ -119,6 +119,7 @@ def _table(plan: ServePlan) -> Table:
         "tensor_parallel_size": plan.tensor_parallel_size,
         "gpu_memory_utilization": plan.gpu_memory_utilization,
         "max_lora_rank": plan.max_lora_rank,
+        "kv_cache_dtype": plan.kv_cache_dtype,
     }
     table = Table.grid(padding=(0, 2))
     for ratio in (None, 1, 2):

@@ -150,7 +150,7 @@ def _places(module: nn.Module, kept: set[nn.Module], name: str) -> dict[str, str
 
 
 def _keep_integers(model: nn.Module) -> None:
-    """Integers are read as they are stored: accelerate notes the skeleton's type, and zero points are packed on disk."""
+    """Read integers as they are stored: accelerate notes the skeleton's type, and zero points are packed on disk."""
     from compressed_tensors.offload import disable_onloading
     from compressed_tensors.offload.cache import DiskCache
 
