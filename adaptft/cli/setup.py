@@ -35,8 +35,7 @@ def command(what: str, folder: Path | None, package: str | None, only_check: boo
     else:
         build = environment.choose_build(hardware.probe())
         build = replace(build, package=package) if package else build
-        checked = environment.make(
-            folder or environment.default_folder(), build, lambda line: click.echo(line, err=True)
-        )
+        place = folder or environment.default_folder()
+        checked = environment.make(place, build, lambda line: click.echo(line, err=True))
     versions = ", ".join(f"{name} {version}" for name, version in sorted(checked.versions.items()))
     click.echo(f"{checked.python} serves on {checked.platform or 'no device'}: {versions}")

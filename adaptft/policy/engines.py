@@ -121,7 +121,10 @@ def _why_not_vllm(device: Literal["cuda", "cpu"], engines: tuple[ServingEngine, 
     if other:
         where = "a CPU-only machine" if device == "cpu" else "a machine with a GPU"
         return f"{other.package} {other.version} is not the build for {where}; {VLLM_PACKAGE[device]} would be"
-    return f"vLLM is not installed here, and neither adaptft setup serve nor --vllm-python gave an environment with {VLLM_PACKAGE[device]}"
+    return (
+        "vLLM is not installed here, and neither adaptft setup serve nor --vllm-python gave an environment with "
+        f"{VLLM_PACKAGE[device]}"
+    )
 
 
 def _missing(backend: InferBackend, device: Literal["cuda", "cpu"]) -> MissingPackage:

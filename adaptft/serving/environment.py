@@ -30,8 +30,10 @@ OLDEST_DRIVER = 580
 """vLLM's wheels since 0.20 are CUDA 13: ``_C`` links libcudart.so.13, which needs this driver."""
 OLDEST_GPU = (7, 5)
 _CHECK_SECONDS = 600
-_NETWORK = ("NewConnectionError", "Temporary failure in name resolution", "Network is unreachable", "Connection refused",
-            "ConnectTimeoutError", "Max retries exceeded", "ProxyError", "Connection to")  # fmt: skip
+_NETWORK = (
+    "NewConnectionError", "Temporary failure in name resolution", "Network is unreachable", "Connection refused",
+    "ConnectTimeoutError", "Max retries exceeded", "ProxyError", "Could not fetch URL",
+)  # fmt: skip
 
 # what a working environment prints; importing the server is what fails where versions do not match
 _CHECK = """
@@ -98,7 +100,7 @@ def choose_build(machine: Machine) -> Build:
     if driver.isdigit() and int(driver) < OLDEST_DRIVER:
         raise MachineError(
             f"vLLM's wheels are built for CUDA 13, which needs driver {OLDEST_DRIVER}; this one is {driver}.",
-            fix="Update the NVIDIA driver, or name an environment with a vLLM for it: adaptft serve --vllm-python PYTHON",
+            fix="Update the driver, or name an environment with a vLLM for it: adaptft serve --vllm-python PYTHON",
         )
     return BUILDS["cuda"]
 
@@ -133,10 +135,12 @@ def make(folder: Path, build: Build, log: Log) -> Checked:
     if not python.exists():
         log(f"making a virtual environment in {folder}")
         venv.create(folder, with_pip=True, symlinks=True)
-    for package in (*build.first, build.package):
-        log(f"installing {package}")
-        _install(python, (package, *build.first), log)
-    _pip(python, ("uninstall", "-y", *build.removed)) if build.removed else None
+    if not _holds(python, build):
+        for package in (*build.first, build.package):
+            log(f"installing {package}")
+            _install(python, (package, *build.first), log)
+        if build.removed:
+            _pip(python, ("uninstall", "--yes", *build.removed))
     log("checking that vLLM's server starts to load")
     checked = check(python)
     _note().parent.mkdir(parents=True, exist_ok=True)
@@ -185,12 +189,21 @@ def _check_place(folder: Path, build: Build) -> None:
         )
 
 
+def _holds(python: Path, build: Build) -> bool:
+    """True where the build is whole already."""
+    name, _, version = build.package.partition("==")
+    try:
+        return check(python).versions.get(name) == version
+    except ServeError:
+        return False
+
+
 def _size(folder: Path) -> int:
     return sum(file.lstat().st_size for file in folder.rglob("*")) if folder.is_dir() else 0
 
 
 def _install(python: Path, packages: Sequence[str], log: Log) -> None:
-    words = ("install", "--disable-pip-version-check", "--quiet", *packages)
+    words = ("install", "--disable-pip-version-check", *packages)
     done = _pip(python, words)
     if done.returncode and "No matching distribution found for torch" in done.stderr:
         log("taking torch's CPU build from its own index")
@@ -198,11 +211,11 @@ def _install(python: Path, packages: Sequence[str], log: Log) -> None:
     if done.returncode == 0:
         return
     said = done.stderr.strip().splitlines() or ["pip said nothing"]
-    if any(mark in done.stderr for mark in _NETWORK):
+    if any(mark in done.stdout + done.stderr for mark in _NETWORK):
         raise MissingPackage(
             f"{packages[0]} cannot be fetched: the package index is out of reach.",
-            fix="Run this where there is a network (it goes on where it stopped), or name an environment that has vLLM: "
-            "adaptft serve --vllm-python PYTHON",
+            fix="Call again where there is a network (it goes on where it stopped), or name an environment that has "
+            "vLLM: adaptft serve --vllm-python PYTHON",
         )
     if "No space left" in done.stderr:
         raise OutputError("The disk is full.", fix="Free some space and call again: it goes on where it stopped.")

@@ -63,9 +63,7 @@ def find_target(request: ServeRequest, *, must_start: bool) -> Target:
             export_format=artifact.format if artifact else None,
             generation_config=stop_token_folder(Path(path), adapters),
             chat_template=template,
-            tool_parser=tool_parser(
-                Path(template).read_text(encoding="utf-8") if template else base_template(Path(path))
-            ),
+            tool_parser=tool_parser(_text(template) or base_template(Path(path))),
             has_kv_scales=_has_kv_scales(Path(path)),
             notes=notes,
         ),
@@ -124,6 +122,10 @@ def _has_weights(folder: Path) -> bool:
 def _weight_bytes(folder: Path) -> int | None:
     """Size of the weight files; None where they are not here yet."""
     return sum(file.stat().st_size for file in folder.glob("*.safetensors")) or None
+
+
+def _text(file: str | None) -> str | None:
+    return Path(file).read_text(encoding="utf-8") if file else None
 
 
 def _has_kv_scales(folder: Path) -> bool:
