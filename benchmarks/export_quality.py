@@ -24,8 +24,8 @@ GROUP = ("model", "dataset", "adapters", "rows", "format")
 
 # method, model, perplexity in 16 bit, perplexity after; all on WikiText-2, 4 bits in groups of 128 unless said
 PUBLISHED: tuple[dict[str, Any], ...] = (
-    {"method": "AWQ", "model": "Llama-2-7B", "before": 5.47, "after": 5.60, "source": "AWQ, arXiv 2306.00978, table 4"},
-    {"method": "GPTQ", "model": "Llama-2-7B", "before": 5.47, "after": 5.69, "source": "AWQ, arXiv 2306.00978, table 4"},
+    {"method": "AWQ", "model": "Llama-2-7B", "before": 5.47, "after": 5.60, "source": "arXiv 2306.00978, table 4"},
+    {"method": "GPTQ", "model": "Llama-2-7B", "before": 5.47, "after": 5.69, "source": "arXiv 2306.00978, table 4"},
     {
         "method": "AWQ (torchao)", "model": "Llama-3-8B-Instruct", "before": 10.936, "after": 11.409,
         "source": "pytorch/ao#1036",

@@ -31,6 +31,7 @@ from adaptft.exporting.reference import Reference, compare_export
 from adaptft.exporting.replacing import replacing
 from adaptft.exporting.rows import ExportRows, read_rows
 from adaptft.exporting.sources import ExportSource
+from adaptft.exporting.trained_scales import Peaks, keep_trained_scales
 from adaptft.models import load_tokenizer, save_companions
 from adaptft.optional import check_installed
 from adaptft.plans import ExportPlan, Residence
@@ -106,9 +107,11 @@ def _write(
             prepared = prepare(plan, source, tokenizer, rows, scratch, progress)
             model = prepared.model
             num_linears = sum(isinstance(module, torch.nn.Linear) for module in model.modules())
+            scales: tuple[str, ...] = ()
             if FORMATS[plan.format].is_compressed:
                 progress(f"compressing to {plan.format}")
                 num_linears = compress(model, tokenizer, plan, rows.calibration)
+                scales = _keep_scales(model, prepared.trained)
             progress("saving")
             _save(model, plan, partial)
             _write_tie(partial / "config.json", model)
@@ -118,10 +121,17 @@ def _write(
             reference, merged = prepared.reference, prepared.merge
             del prepared, model
             gc.collect()
-            return _Written(num_linears=num_linears, reference=reference, merge=merged, notes=notes)
+            return _Written(num_linears=num_linears, reference=reference, merge=merged, notes=(*notes, *scales))
     finally:
         log.unlink(missing_ok=True)
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _keep_scales(model: Any, trained: Peaks) -> tuple[str, ...]:
+    if not trained:
+        return ()
+    kept, total = keep_trained_scales(model, trained)
+    return (f"{kept} of {total} rows under the adapter keep the FP8 scales that training computed with.",)
 
 
 def _save(model: Any, plan: ExportPlan, partial: Path) -> None:

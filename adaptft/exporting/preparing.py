@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from adaptft.exporting.merging import merge, torch_dtype
 from adaptft.exporting.reference import Reference, parity, refer
 from adaptft.exporting.rows import ExportRows
 from adaptft.exporting.sources import ExportSource
+from adaptft.exporting.trained_scales import Peaks, row_peaks
 from adaptft.models.adapting import put_on
 from adaptft.models.loading import load_weights
 from adaptft.models.planned import nf4_config
@@ -34,6 +35,8 @@ class Prepared:
     model: PreTrainedModel
     reference: Reference
     merge: MergeReport | None
+    trained: Peaks = field(default_factory=dict)
+    """Of the rows that training quantised to FP8, where the export is FP8 as well."""
 
 
 def prepare(
@@ -63,9 +66,10 @@ def prepare(
     if source.adapters is None:
         return Prepared(model=model, reference=reference, merge=None)
     progress("merging the adapter")
+    trained = row_peaks(model) if source.is_fp8_trained and plan.format == "fp8" else {}
     merged = merge(model)
     report = MergeReport(base="original", parity=parity(merged, rows, reference))
-    return Prepared(model=merged, reference=reference, merge=report)
+    return Prepared(model=merged, reference=reference, merge=report, trained=trained)
 
 
 def _prepare_qlora(

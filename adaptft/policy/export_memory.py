@@ -31,7 +31,7 @@ _LAYERS = 6
 Rung = tuple[Dtype, Residence]
 _WORDS: dict[Residence, str] = {
     "twice": "",
-    "once": "loaded back a layer at a time, as host memory holds the weights only once",
+    "once": "host memory holds the weights once, so the export is loaded back to the GPU, or a layer at a time",
     "by_layer": "a layer at a time, the weights stay on disk: host memory does not hold them",
 }
 
@@ -61,7 +61,8 @@ def choose_memory(
     for dtype, residence in ways:
         if needed_bytes(model, dtype, residence) <= available:
             said = reason if dtype == first else f"{dtype}, as {first} does not fit into host memory"
-            return HostMemory(dtype=Decision(dtype, said), residence=Decision(residence, _WORDS[residence]))
+            why = _WORDS[residence] if facts.is_compressed or residence == "by_layer" else ""
+            return HostMemory(dtype=Decision(dtype, said), residence=Decision(residence, why))
     needed = min(needed_bytes(model, *way) for way in ways)
     raise DoesNotFit(
         f"Exporting {model.name} needs {format_bytes(needed)} of host memory; {format_bytes(available)} are available.",
