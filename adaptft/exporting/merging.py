@@ -45,13 +45,24 @@ def merge(adapted: PeftModel) -> PreTrainedModel:
     """
     from peft.tuners.tuners_utils import BaseTunerLayer
 
+    layers = [module for module in adapted.modules() if isinstance(module, BaseTunerLayer)]
     with torch.no_grad():
-        for module in adapted.modules():
-            if isinstance(module, BaseTunerLayer):
-                _merge_layer(module)
+        _untie(adapted, layers)
+        for layer in layers:
+            _merge_layer(layer)
     model: PreTrainedModel = adapted.unload()
     _correct_tie(model)
     return model
+
+
+def _untie(adapted: PeftModel, layers: list[Any]) -> None:
+    """An adapted embedding gets a table of its own: added into the shared one, it would change the head as well."""
+    model = adapted.get_base_model()
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    tables = [getattr(end, "base_layer", end) for end in ends if end is not None]
+    adapted_tables = [base for layer in layers if (base := layer.get_base_layer()) in tables]
+    if len(tables) == 2 and adapted_tables and _is_same(tables[0].weight, tables[1].weight):
+        adapted_tables[0].weight = nn.Parameter(tables[0].weight.detach().clone(), requires_grad=False)
 
 
 def _merge_layer(layer: Any) -> None:
