@@ -93,7 +93,9 @@ def exported(options: argparse.Namespace, format: str) -> dict[str, Any]:
         adaptft("export", "--format", format, *words, "--output_dir", str(Path(folder) / "export"))
         report = json.loads((Path(folder) / "export" / "report.json").read_text())
         plan = json.loads((Path(folder) / "export" / "plan.json").read_text())
-    return figures(report, plan)
+    found = figures(report, plan)
+    found["calibration"] = found["calibration"].replace(options.dataset, Path(options.dataset).name)
+    return found
 
 
 def figures(report: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
