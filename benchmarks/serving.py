@@ -60,6 +60,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--vllm-python", required=True, help="an interpreter that has vLLM and openai")
     parser.add_argument("--formats", nargs="*", choices=FORMATS, default=["merged", "fp8", "awq", "gptq"])
     parser.add_argument("--no-adapters", action="store_true", help="leave the model with two adapters out")
+    parser.add_argument("--no-check", action="store_true", help="leave adaptft serve --check out (a CPU's work)")
     parser.add_argument("--work", type=Path, default=Path("serving-work"), help="where exports and adapters are kept")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 64])
     parser.add_argument("--tokens", type=int, default=128, help="tokens of each answer")
@@ -71,34 +72,42 @@ def read_options() -> argparse.Namespace:
 
 
 def measure(options: argparse.Namespace, record: Record, deadline: Deadline) -> list[str]:
-    """Every export that is not in the record yet, then the adapters; -> what went wrong."""
+    """Every export that is not whole in the record yet, then the adapters; -> what went wrong."""
     served, failures = record.part("served", []), []
     for what in [*options.formats, *([] if options.no_adapters else [ADAPTERS])]:
         wanted = {"model": options.model.name, "what": what}
-        if any(found.items() >= wanted.items() for found in served):
+        same = [found for found in served if found.items() >= wanted.items()]
+        if same and len(same[0]["loads"]) >= len(options.concurrency):
             continue
         if deadline.has_passed:
             break
+        served[:] = [found for found in served if found not in same]
+        entry: dict[str, Any] = {**wanted, "seconds_to_start": None, "names": (), "loads": [], "check": None}
         try:
-            served.append(wanted | serve_and_ask(what, options))
+            for part in serve_and_ask(what, options):
+                entry |= part
+                served[:] = [found for found in served if found["what"] != what or found["model"] != entry["model"]]
+                served.append(entry)
+                record.save()
         except Failed as failure:
             failures.append(f"{what}: {failure}")
-            continue
-        record.save()
-        for load in served[-1]["loads"]:
-            print(f"{what}: {load['concurrency']} at a time, {load['tokens_per_second']} tokens/s", flush=True)
     return failures
 
 
-def serve_and_ask(what: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Start the endpoint, ask it, check it, end it."""
+def serve_and_ask(what: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Start the endpoint, ask it, check it, end it; gives each part of the result as soon as it is known."""
     words = adapter_words(options) if what == ADAPTERS else [str(exported(what, options))]
     words += ["--vllm-python", options.vllm_python, "--max_model_len", str(options.max_model_len)]
     with serving(words) as endpoint:
         names = endpoint.names[:2] if what == ADAPTERS else endpoint.names[:1]
-        loads = [ask(endpoint, names, concurrency, options) for concurrency in options.concurrency]
-        checked = check(words, endpoint)
-    return {"seconds_to_start": round(endpoint.seconds_to_start, 1), "names": names, "loads": loads, "check": checked}
+        yield {"seconds_to_start": round(endpoint.seconds_to_start, 1), "names": names}
+        loads: list[dict[str, Any]] = []
+        for concurrency in options.concurrency:
+            loads = [*loads, ask(endpoint, names, concurrency, options)]
+            print(f"{what}: {concurrency} at a time, {loads[-1]['tokens_per_second']} tokens/s", flush=True)
+            yield {"loads": loads}
+        if not options.no_check:
+            yield {"check": check(words, endpoint)}
 
 
 def exported(format: str, options: argparse.Namespace) -> Path:
@@ -190,7 +199,7 @@ def line(what: dict[str, Any], load: dict[str, Any]) -> dict[str, str]:
         "first token": f"{load['median_first_token_seconds']:.3f} s",
         "request": f"{load['median_request_seconds']:.2f} s",
         "start": f"{what['seconds_to_start']:.0f} s",
-        "check": "passes" if what["check"]["passes"] else "differs",
+        "check": "-" if what["check"] is None else "passes" if what["check"]["passes"] else "differs",
     }
 
 
