@@ -338,7 +338,6 @@ class ExportPlan:
     compute_dtype: Dtype
     """Type of the weights while they are merged or compressed."""
     residence: Residence
-    """Where the weights are while they are merged, compressed and compared."""
     saved_dtype: Dtype
     """Type of everything that is not compressed, on disk."""
     group_size: int | None
@@ -384,9 +383,8 @@ class ServePlan:
     """Adapters that one batch may mix; the slots are allocated at ``max_lora_rank``."""
     kv_cache_dtype: KvCacheDtype = "auto"
     kv_cache_bytes_per_token: int = 0
-    """On one device."""
     kv_cache_bytes: int = 0
-    """Memory left for the KV cache on one device."""
+    """Memory left for the KV cache; both are of one device."""
     gpu_indices: tuple[int, ...] = ()
     cpu_threads: int | None = None
     max_num_seqs: int | None = None

@@ -1,4 +1,4 @@
-"""Compose and Kubernetes files say what the plan says, and those in export/ are what a plan writes today."""
+"""Compose and Kubernetes files say what the plan says, and those in export/serving are what a plan writes today."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_the_files_in_export_are_what_a_plan_writes(form: Form) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "not-written" not in done.stdout
-    file = ROOT / "export" / f"{form}.yaml"
+    file = ROOT / "export" / "serving" / f"{form}.yaml"
     if os.environ.get("ADAPTFT_UPDATE_GOLDEN"):
         file.write_text(done.stdout)
     assert file.read_text() == done.stdout
