@@ -46,7 +46,7 @@ def load_on_disk(path: Path, scratch: Path, *, dtype: torch.dtype, trust_remote_
             offload_buffers=True, use_safetensors=True, trust_remote_code=trust_remote_code, local_files_only=True,
         )  # fmt: skip
     from_accelerate(model)
-    _keep_integers(model)
+    _as_stored(model)
     return model
 
 
@@ -149,8 +149,12 @@ def _places(module: nn.Module, kept: set[nn.Module], name: str) -> dict[str, str
     return {place: device for child, part in children for place, device in _places(part, kept, child).items()}
 
 
-def _keep_integers(model: nn.Module) -> None:
-    """Read integers as they are stored: accelerate notes the skeleton's type, and zero points are packed on disk."""
+def _as_stored(model: nn.Module) -> None:
+    """Weights on disk need no gradients, and integers are read in the type that the file has.
+
+    A weight that is cast while it is read is no leaf: PEFT could not switch its gradient off. accelerate notes the
+    skeleton's type, which is another one for zero points that are packed on disk.
+    """
     from compressed_tensors.offload import disable_onloading
     from compressed_tensors.offload.cache import DiskCache
 
@@ -158,6 +162,7 @@ def _keep_integers(model: nn.Module) -> None:
         caches = (cache for module in model.modules() if (cache := _disk_cache(module)) is not None)
         tensors = [tensor for cache in caches for tensor in cache.values() if tensor is not None]
     for tensor in tensors:
+        tensor.requires_grad_(False)
         if tensor.is_floating_point():
             continue
         entry = DiskCache.index[tensor]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from adapters_factory import random_adapter
 from exports import export_here
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 CALIBRATION = {"quant_n_samples": 4, "max_length": 64}
 FORMATS: dict[str, dict[str, int]] = {"merged": {}, "fp8": {}, "int8": {}, "awq": CALIBRATION, "gptq": CALIBRATION}
@@ -42,6 +44,24 @@ def test_the_weights_are_the_same_bit_for_bit(format: str, adapter: Path, tmp_pa
     assert layered.gate.fidelity.divergence == pytest.approx(whole.gate.fidelity.divergence, abs=1e-5)
     assert layered.merge is not None
     assert layered.merge.parity.divergence < 1e-6
+
+
+@pytest.mark.parametrize("format", ["merged", "fp8"])
+def test_a_16_bit_base_is_widened_as_it_is_read(format: str, tiny_qwen2: Path, tmp_path: Path) -> None:
+    pytest.importorskip("llmcompressor")
+    base = tmp_path / "base"
+    shutil.copytree(tiny_qwen2, base)
+    AutoModelForCausalLM.from_pretrained(tiny_qwen2, dtype=torch.bfloat16).save_pretrained(base)
+    options: dict[str, Any] = {
+        "format": format, "adapters": str(random_adapter(base, tmp_path / "run", scale=0.03)), "accept_loss": True
+    }  # fmt: skip
+    _, _, here = export_here("twice", output_dir=str(tmp_path / "twice"), compute_dtype="fp32", **options)
+    _, report, there = export_here("by_layer", output_dir=str(tmp_path / "by_layer"), compute_dtype="fp32", **options)
+    whole, layered = weights(here), weights(there)
+    assert layered.keys() == whole.keys()
+    assert all(torch.equal(tensor.float(), layered[name].float()) for name, tensor in whole.items())
+    assert report.merge is not None
+    assert report.merge.parity.divergence < 1e-6
 
 
 @pytest.mark.parametrize("format", ["fp8", "int8", "gptq"])
