@@ -66,6 +66,19 @@ def in_memory(module: nn.Module) -> Iterator[nn.Module]:
         offload_module(module, cache.onload_device, "disk", offload_dir=str(cache.offload_dir))
 
 
+@contextmanager
+def unread() -> Iterator[None]:
+    """Whoever goes through all parameters in the block sees those on disk as they wait there, on the meta device.
+
+    torch remembers each parameter that it has passed, so one walk would hold the whole model in memory.
+    """
+    from compressed_tensors.offload.cache import DiskCache
+    from compressed_tensors.utils import patch_attr
+
+    with patch_attr(DiskCache, "items", lambda cache: cache.offloaded_values.items()):
+        yield
+
+
 def cast(model: nn.Module, dtype: torch.dtype) -> None:
     """Every fp32 weight of a model that was loaded on disk in ``dtype``; tied ones stay tied."""
     from compressed_tensors.offload import disable_onloading

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from adaptft.errors import ExportError
-from adaptft.exporting.layers import load_on_disk
+from adaptft.exporting.layers import load_on_disk, unread
 from adaptft.exporting.merging import merge, torch_dtype
 from adaptft.exporting.reference import Reference, parity, refer
 from adaptft.exporting.rows import ExportRows
@@ -60,7 +61,8 @@ def prepare(
         return _prepare_qlora(plan, source, tokenizer, rows, progress)
     model = _load_on_disk(plan, source, scratch) if plan.residence == "by_layer" else _load(plan, source)
     if source.adapters is not None:
-        model = put_on(model, source.adapters, source.base.path, error=ExportError)
+        with unread() if plan.residence == "by_layer" else nullcontext():
+            model = put_on(model, source.adapters, source.base.path, error=ExportError)
     progress(f"measuring the source on {len(rows.check)} rows")
     reference = refer(model, tokenizer, rows, plan.residence)
     if source.adapters is None:
