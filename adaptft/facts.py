@@ -288,7 +288,7 @@ class DatasetShape:
 class ServingEngine:
     """A serving engine as it is installed: which build, under which interpreter."""
 
-    backend: Literal["vllm", "transformers"]
+    backend: Literal["vllm", "sglang", "transformers"]
     package: str
     version: str
     python: str
@@ -333,4 +333,8 @@ class ServedModel:
     export_format: str | None = None
     generation_config: str | None = None
     chat_template: str | None = None
+    tool_parser: str | None = None
+    """Which of the engines' parsers reads the tool calls that the chat template teaches; None: it teaches none."""
+    has_kv_scales: bool = False
+    """True for an export that was calibrated for an FP8 KV cache."""
     notes: tuple[str, ...] = ()

@@ -10,10 +10,20 @@ from typing import Generic, Literal, TypeVar
 
 from adaptft.errors import RequestError
 from adaptft.facts import DatasetShape, Machine, ModelShape
-from adaptft.requests import ExportFormat, ExportRequest, InferBackend, ServeRequest, TrainRequest, TrainType
+from adaptft.requests import (
+    ExportFormat,
+    ExportRequest,
+    InferBackend,
+    KvCacheDtype,
+    ServeRequest,
+    TrainRequest,
+    TrainType,
+)
 
 T = TypeVar("T")
 Dtype = Literal["fp32", "fp16", "bf16"]
+Residence = Literal["twice", "once", "by_layer"]
+"""How often host memory holds a model; by_layer: it stays on disk, and a layer visits memory at a time."""
 DTYPE_NAMES: dict[Dtype, str] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 """A plan's words for types in torch's, which checkpoints, vLLM and ``torch_dtype`` use too."""
 SHORT_DTYPES: dict[str, Dtype] = {name: short for short, name in DTYPE_NAMES.items()}
@@ -340,6 +350,7 @@ class ExportPlan:
     device: Literal["cuda", "cpu"]
     compute_dtype: Dtype
     """Type of the weights while they are merged or compressed."""
+    residence: Residence
     saved_dtype: Dtype
     """Type of everything that is not compressed, on disk."""
     group_size: int | None
@@ -383,10 +394,10 @@ class ServePlan:
     max_lora_rank: int | None = None
     max_loras: int = 0
     """Adapters that one batch may mix; the slots are allocated at ``max_lora_rank``."""
+    kv_cache_dtype: KvCacheDtype = "auto"
     kv_cache_bytes_per_token: int = 0
-    """On one device."""
     kv_cache_bytes: int = 0
-    """Memory left for the KV cache on one device."""
+    """Memory left for the KV cache; both are of one device."""
     gpu_indices: tuple[int, ...] = ()
     cpu_threads: int | None = None
     max_num_seqs: int | None = None
@@ -394,6 +405,8 @@ class ServePlan:
     """Folder whose generation_config.json holds all stop tokens; None: the model's own."""
     chat_template: str | None = None
     """Template file that replaces the model's own."""
+    tool_parser: str | None = None
+    """The engine's parser of tool calls; None where the chat template has none."""
     engine_version: str | None = None
     reasons: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()

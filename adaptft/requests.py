@@ -15,7 +15,8 @@ TrainType = Literal["full", "lora", "qlora"]
 Strategy = Literal["ddp", "zero2", "fsdp2"]
 Hub = Literal["hf", "modelscope"]
 ExportFormat = Literal["merged", "fp8", "fp8-block", "awq", "gptq", "int8"]
-InferBackend = Literal["vllm", "transformers"]
+InferBackend = Literal["vllm", "sglang", "transformers"]
+KvCacheDtype = Literal["auto", "fp8"]
 
 
 def option(default: Any, *, help: str, group: str) -> Any:
@@ -233,8 +234,8 @@ class ServeRequest:
     hub: Hub | None = option(None, group=MODEL, help="Where hub ids are looked up: hf or modelscope.")
     trust_remote_code: bool = option(False, group=MODEL, help="Run Python code that comes with the model.")
     served_model_name: str | None = option(None, group=MODEL, help="Name in /v1/models; default: the model as given.")
-    infer_backend: InferBackend | None = option(None, group=MACHINE, help="vllm or transformers.")
-    vllm_python: str | None = option(None, group=MACHINE, help="Python of an environment that has vLLM.")
+    infer_backend: InferBackend | None = option(None, group=MACHINE, help="vllm, sglang or transformers.")
+    vllm_python: str | None = option(None, group=MACHINE, help="Python of an environment that has vLLM or SGLang.")
     host: str = option("127.0.0.1", group=MACHINE, help="Address to bind.")
     port: int = option(8000, group=MACHINE, help="Port to bind.")
     api_key: str | None = option(None, group=MACHINE, help="Key that clients must send; better in ADAPTFT_API_KEY.")
@@ -243,6 +244,7 @@ class ServeRequest:
         None, group=BATCH, help="Share of the GPU's memory that vLLM may take."
     )
     tensor_parallel_size: int | None = option(None, group=BATCH, help="GPUs that share each layer.")
+    kv_cache_dtype: KvCacheDtype | None = option(None, group=BATCH, help="auto (as the model) or fp8 (half of it).")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

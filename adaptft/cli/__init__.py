@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "eval": "Measure loss and perplexity of models side by side, on the same rows.",
     "export": "Merge or compress a result into a checkpoint that vLLM and transformers load.",
     "serve": "Serve a model as an OpenAI-compatible endpoint.",
+    "setup": "Make the environment that serving runs in, beside this one.",
     "infer": "Ask one question, or chat in the terminal.",
     "download": "Fetch a model, so that the rest works offline.",
 }

@@ -45,7 +45,7 @@ def command(parsed: Parsed[ExportRequest], target_file: Path | None, as_json: bo
     folder = exporting.output_folder(request, source)
     target = hardware.read_machine(target_file) if target_file else None
     shape = shapes.model_shape(models.read_config(str(source.base.path)), source.base.name)
-    plan = plan_export(hardware.probe(folder), shape, request, target=target)
+    plan = plan_export(hardware.probe(folder), shape, request, target=target, is_qlora=source.is_qlora)
     if not as_json:
         show(render_export_plan(plan, source.title, folder, parsed.notes))
     report = exporting.export(plan, source, folder, progress=progress_lines())

@@ -29,6 +29,8 @@ def render_export_plan(plan: ExportPlan, title: str, folder: Path, notes: Iterab
         ("Size", f"{format_bytes(plan.predicted_bytes)} (16 bit: {format_bytes(plan.source_bytes)})"),
         ("Device", f"{plan.device}, {plan.compute_dtype}: {why['device']}; {why['compute_dtype']}"),
     ]
+    if why["residence"]:
+        rows.append(("Memory", why["residence"]))
     if facts.is_compressed:
         rows.append(("Layers", f"{plan.num_compressed_modules} linear layers; {why['ignored_modules']}"))
         rows.append(("In 16 bit", ", ".join(map(readable_pattern, plan.ignored_modules))))

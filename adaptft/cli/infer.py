@@ -13,7 +13,7 @@ from adaptft.requests import InferRequest
 
 EXAMPLE = """\
 adaptft infer output/my-run --prompt "What is the capital of France?"
-adaptft infer qwen2.5-7b-instruct"""
+adaptft infer qwen2.5-7b"""
 
 
 @request_command(InferRequest, example=EXAMPLE, positional="[MODEL]")

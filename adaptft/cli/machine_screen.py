@@ -226,7 +226,7 @@ def _what_works(machine: Machine) -> Table:
     _row(
         facts,
         "Serves",
-        f"with {vllm}" if vllm else "with transformers; vLLM is not in this environment (--vllm-python)",
+        f"with {vllm}" if vllm else "with transformers; vLLM is not in this environment (adaptft setup serve)",
     )
     return facts
 

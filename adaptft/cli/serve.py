@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 EXAMPLE = """\
 adaptft serve output/my-run
-adaptft serve qwen2.5-7b-instruct --adapters math=output/math --vllm-python vllm-env/bin/python"""
+adaptft serve qwen2.5-7b --adapters math=output/math law=output/law
+adaptft serve output/my-run-fp8 --print --as compose > compose.yaml"""
 KEY_VARIABLE = "ADAPTFT_API_KEY"
 
 
@@ -30,21 +31,34 @@ KEY_VARIABLE = "ADAPTFT_API_KEY"
 @machine_option
 @click.option("--print", "only_print", is_flag=True, help="Print the engine's command and start nothing.")
 @click.option(
+    "--as", "form", type=click.Choice(["compose", "kubernetes"]), help="Print a file for it instead of a command."
+)
+@click.option("--image", metavar="NAME:TAG", help="Image in that file; default: the engine's own.")
+@click.option(
     "--check",
     "only_check",
     is_flag=True,
     help="Compare tokens and answers of the endpoint (running, or started for this) with training's, and end.",
 )
-def command(parsed: Parsed[ServeRequest], machine_file: Path | None, only_print: bool, only_check: bool) -> None:
+def command(
+    parsed: Parsed[ServeRequest],
+    machine_file: Path | None,
+    only_print: bool,
+    form: Literal["compose", "kubernetes"] | None,
+    image: str | None,
+    only_check: bool,
+) -> None:
     """Serve a model as an OpenAI-compatible endpoint.
 
     MODEL is an alias, a hub id, a model or export folder, or an adapter folder (its base comes along).
-    vLLM serves where it is installed, here or in the environment of --vllm-python; transformers otherwise.
+    vLLM serves where `adaptft setup serve`, this environment or --vllm-python has it; transformers otherwise.
     """
     from adaptft import hardware, serving
     from adaptft.serving.child import check_port
 
-    request = parsed.request
+    request, only_print = parsed.request, only_print or form is not None
+    if image and not form:
+        raise RequestError("--image is for files.", fix="Add --as compose or --as kubernetes.")
     api_key = request.api_key or os.environ.get(KEY_VARIABLE) or None
     request = replace(request, api_key=api_key)
     if machine_file is not None and not only_print:
@@ -60,6 +74,11 @@ def command(parsed: Parsed[ServeRequest], machine_file: Path | None, only_print:
         request, machine, must_start=not only_print, is_recorded=machine_file is not None
     )  # fmt: skip
     _show_on_stderr(plan)
+    if form:
+        from adaptft.serving.deploying import deployment
+
+        click.echo(deployment(plan, form, image=image, has_key=api_key is not None), nl=False)
+        return
     if only_print:
         from adaptft.serving.commands import shell_line
 
@@ -119,6 +138,7 @@ def _table(plan: ServePlan) -> Table:
         "tensor_parallel_size": plan.tensor_parallel_size,
         "gpu_memory_utilization": plan.gpu_memory_utilization,
         "max_lora_rank": plan.max_lora_rank,
+        "kv_cache_dtype": plan.kv_cache_dtype,
     }
     table = Table.grid(padding=(0, 2))
     for ratio in (None, 1, 2):

@@ -19,20 +19,22 @@ from adaptft import quiet
 from adaptft.data.rendering import FILE_NAME as RENDERING
 from adaptft.data.rendering import write_rendering
 from adaptft.errors import ExportError, ModelError
-from adaptft.evaluation import loaded
+from adaptft.exporting import layers
 from adaptft.exporting.checking import count_files
 from adaptft.exporting.compressing import compress
 from adaptft.exporting.describing import describe, versions
 from adaptft.exporting.gate import check, judge
+from adaptft.exporting.loading_back import loaded_back
 from adaptft.exporting.merging import torch_dtype
 from adaptft.exporting.preparing import prepare
 from adaptft.exporting.reference import Reference, compare_export
 from adaptft.exporting.replacing import replacing
 from adaptft.exporting.rows import ExportRows, read_rows
 from adaptft.exporting.sources import ExportSource
+from adaptft.exporting.trained_scales import Peaks, keep_trained_scales
 from adaptft.models import load_tokenizer, save_companions
 from adaptft.optional import check_installed
-from adaptft.plans import ExportPlan
+from adaptft.plans import ExportPlan, Residence
 from adaptft.policy.format_table import FORMATS
 from adaptft.quiet import printing_to
 from adaptft.records import write_json
@@ -40,7 +42,8 @@ from adaptft.reports import AnswerPair, ExportReport, Fidelity, MergeReport
 
 Progress = Callable[[str], None]
 
-_SHARD_SIZE = "5GB"
+_SHARD_SIZES: dict[Residence, str] = {"twice": "5GB", "once": "2GB", "by_layer": "1GB"}
+"""A shard is in memory while it is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,8 @@ def export(
     quiet.libraries()
     if FORMATS[plan.format].is_compressed:
         check_installed("llmcompressor", purpose=f"--format {plan.format}")
+    if plan.residence == "by_layer":
+        layers.check_possible()
     if source.is_qlora:
         check_installed("bitsandbytes", purpose="Comparing with the QLoRA model")
     progress("reading rows")
@@ -96,17 +101,19 @@ def _write(
     progress: Progress,
 ) -> _Written:
     """Merge, measure, compress and save into ``partial``. The model's memory is free again afterwards."""
-    log = partial.with_suffix(".log")
+    log, scratch = partial.with_suffix(".log"), partial.with_suffix(".source")
     try:
         with printing_to(log):
-            prepared = prepare(plan, source, tokenizer, rows, progress)
+            prepared = prepare(plan, source, tokenizer, rows, scratch, progress)
             model = prepared.model
             num_linears = sum(isinstance(module, torch.nn.Linear) for module in model.modules())
+            scales: tuple[str, ...] = ()
             if FORMATS[plan.format].is_compressed:
                 progress(f"compressing to {plan.format}")
                 num_linears = compress(model, tokenizer, plan, rows.calibration)
+                scales = _keep_scales(model, prepared.trained)
             progress("saving")
-            model.to(torch_dtype(plan.saved_dtype)).save_pretrained(partial, max_shard_size=_SHARD_SIZE)  # type: ignore[arg-type]
+            _save(model, plan, partial)
             _write_tie(partial / "config.json", model)
             _open_to_readers(partial)
             notes = save_companions(source.companions, partial, base=source.base.path)
@@ -114,9 +121,26 @@ def _write(
             reference, merged = prepared.reference, prepared.merge
             del prepared, model
             gc.collect()
-            return _Written(num_linears=num_linears, reference=reference, merge=merged, notes=notes)
+            return _Written(num_linears=num_linears, reference=reference, merge=merged, notes=(*notes, *scales))
     finally:
         log.unlink(missing_ok=True)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _keep_scales(model: Any, trained: Peaks) -> tuple[str, ...]:
+    if not trained:
+        return ()
+    kept, total = keep_trained_scales(model, trained)
+    return (f"{kept} of {total} rows under the adapter keep the FP8 scales that training computed with.",)
+
+
+def _save(model: Any, plan: ExportPlan, partial: Path) -> None:
+    dtype, shard_size = torch_dtype(plan.saved_dtype), _SHARD_SIZES[plan.residence]
+    if plan.residence == "by_layer":
+        layers.cast(model, dtype)
+        layers.save(model, partial, shard_size=shard_size)
+    else:
+        model.to(dtype).save_pretrained(partial, max_shard_size=shard_size)
 
 
 def _write_tie(path: Path, model: PreTrainedModel) -> None:
@@ -147,11 +171,10 @@ def _measure(
 ) -> tuple[Fidelity, tuple[AnswerPair, ...]]:
     """Load the export as a user would, and hold it beside its source."""
     log = partial.with_suffix(".log")
-    trust = plan.request.trust_remote_code
     try:
         with (
             printing_to(log),
-            loaded(partial, device=rows.device, dtype=plan.compute_dtype, trust_remote_code=trust) as model,
+            loaded_back(plan, partial, rows.device) as model,
         ):
             return compare_export(model, tokenizer, rows, reference)
     except ModelError as cause:

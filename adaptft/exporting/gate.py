@@ -87,6 +87,11 @@ def _check_sane(plan: ExportPlan, found: FileCount, fidelity: Fidelity) -> None:
             "Nothing was compressed: llm-compressor found no linear layer of this architecture.",
             fix="Use --format merged; vLLM compresses it to FP8 as it loads (--quantization fp8).",
         )
+    if not math.isfinite(fidelity.source_loss):
+        raise ExportError(
+            f"The source itself gives no numbers: its loss is {fidelity.source_loss}, before anything was changed.",
+            fix="Export an earlier checkpoint: the training that wrote this one broke its weights.",
+        )
     if not math.isfinite(fidelity.loss) or not math.isfinite(fidelity.divergence):
         raise ExportError(
             f"The export loads back, but its loss is {fidelity.loss}: the weights overflow in this format.",

@@ -10,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from adaptft.errors import ExportError
+from adaptft.exporting.layers import in_memory
 from adaptft.models.adapting import put_on
 from adaptft.models.loading import load_weights
 from adaptft.plans import DTYPE_NAMES, Dtype
@@ -44,26 +45,43 @@ def merge(adapted: PeftModel) -> PreTrainedModel:
     """
     from peft.tuners.tuners_utils import BaseTunerLayer
 
+    layers = [module for module in adapted.modules() if isinstance(module, BaseTunerLayer)]
     with torch.no_grad():
-        for module in adapted.modules():
-            if isinstance(module, BaseTunerLayer):
-                _merge_layer(module)
+        _untie(adapted, layers)
+        for layer in layers:
+            _merge_layer(layer)
     model: PreTrainedModel = adapted.unload()
     _correct_tie(model)
     return model
 
 
+def _untie(adapted: PeftModel, layers: list[Any]) -> None:
+    """An adapted embedding gets a table of its own: added into the shared one, it would change the head as well."""
+    model = adapted.get_base_model()
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    tables = [getattr(end, "base_layer", end) for end in ends if end is not None]
+    adapted_tables = [base for layer in layers if (base := layer.get_base_layer()) in tables]
+    if len(tables) == 2 and adapted_tables and _is_same(tables[0].weight, tables[1].weight):
+        adapted_tables[0].weight = nn.Parameter(tables[0].weight.detach().clone(), requires_grad=False)
+
+
 def _merge_layer(layer: Any) -> None:
     base: nn.Module = layer.get_base_layer()
-    dtypes = {name: parameter.dtype for name, parameter in base.named_parameters()}
-    base.float()
-    layer.merge(safe_merge=False)
-    for name, parameter in base.named_parameters():
-        parameter.data = parameter.data.to(dtypes[name])
+    with in_memory(base):
+        dtypes = {name: parameter.dtype for name, parameter in base.named_parameters()}
+        base.float()
+        layer.merge(safe_merge=False)
+        for name, parameter in base.named_parameters():
+            parameter.data = parameter.data.to(dtypes[name])
 
 
 def _correct_tie(model: PreTrainedModel) -> None:
     """A head or an embedding that was trained whole is no longer the other one: config.json must not say so."""
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-    if head is not None and embedding is not None and head.weight is not embedding.weight:
+    if head is not None and embedding is not None and not _is_same(head.weight, embedding.weight):
         model.config.tie_word_embeddings = False
+
+
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True for one table seen twice; weights that wait elsewhere come as a new tensor each time."""
+    return one is other or torch.equal(one, other)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from adaptft.errors import ExportError
+from adaptft.exporting.layers import load_on_disk, unread
 from adaptft.exporting.merging import merge, torch_dtype
 from adaptft.exporting.reference import Reference, parity, refer
 from adaptft.exporting.rows import ExportRows
 from adaptft.exporting.sources import ExportSource
+from adaptft.exporting.trained_scales import Peaks, row_peaks
 from adaptft.models.adapting import put_on
 from adaptft.models.loading import load_weights
 from adaptft.models.planned import nf4_config
@@ -32,6 +36,8 @@ class Prepared:
     model: PreTrainedModel
     reference: Reference
     merge: MergeReport | None
+    trained: Peaks = field(default_factory=dict)
+    """Of the rows that training quantised to FP8, where the export is FP8 as well."""
 
 
 def prepare(
@@ -39,9 +45,13 @@ def prepare(
     source: ExportSource,
     tokenizer: PreTrainedTokenizerBase,
     rows: ExportRows,
+    scratch: Path,
     progress: Progress,
 ) -> Prepared:
     """Load the source, remember how it answers, and merge its adapter.
+
+    Args:
+        scratch: where weights wait that host memory does not hold; it has to outlive the model.
 
     Raises:
         ExportError: the adapter does not fit the base: a layer is missing or has another shape.
@@ -49,17 +59,19 @@ def prepare(
     progress("loading the model")
     if source.is_qlora:
         return _prepare_qlora(plan, source, tokenizer, rows, progress)
-    model = _load(plan, source)
+    model = _load_on_disk(plan, source, scratch) if plan.residence == "by_layer" else _load(plan, source)
     if source.adapters is not None:
-        model = put_on(model, source.adapters, source.base.path, error=ExportError)
+        with unread() if plan.residence == "by_layer" else nullcontext():
+            model = put_on(model, source.adapters, source.base.path, error=ExportError)
     progress(f"measuring the source on {len(rows.check)} rows")
-    reference = refer(model, tokenizer, rows)
+    reference = refer(model, tokenizer, rows, plan.residence)
     if source.adapters is None:
         return Prepared(model=model, reference=reference, merge=None)
     progress("merging the adapter")
+    trained = row_peaks(model) if source.is_fp8_trained and plan.format == "fp8" else {}
     merged = merge(model)
     report = MergeReport(base="original", parity=parity(merged, rows, reference))
-    return Prepared(model=merged, reference=reference, merge=report)
+    return Prepared(model=merged, reference=reference, merge=report, trained=trained)
 
 
 def _prepare_qlora(
@@ -76,7 +88,7 @@ def _prepare_qlora(
     """
     running = _load_nf4(plan, source, rows)
     progress(f"measuring the NF4 model on {len(rows.check)} rows")
-    reference = refer(_adapted(running, source), tokenizer, rows)
+    reference = refer(_adapted(running, source), tokenizer, rows, plan.residence)
     del running
     _free()
     found: dict[BaseName, Fidelity] = {}
@@ -101,6 +113,13 @@ def _load(plan: ExportPlan, source: ExportSource) -> Any:
     return load_weights(
         source.base.path, dtype=torch_dtype(plan.compute_dtype),
         trust_remote_code=plan.request.trust_remote_code, local_files_only=True,
+    )  # fmt: skip
+
+
+def _load_on_disk(plan: ExportPlan, source: ExportSource, scratch: Path) -> Any:
+    return load_on_disk(
+        source.base.path, scratch, dtype=torch_dtype(plan.compute_dtype),
+        trust_remote_code=plan.request.trust_remote_code,
     )  # fmt: skip
 
 

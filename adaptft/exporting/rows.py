@@ -78,7 +78,7 @@ def read_rows(plan: ExportPlan, source: ExportSource, tokenizer: PreTrainedToken
 
 def _measuring_device(plan: ExportPlan) -> Device:
     """transformers widens a compressed checkpoint as it runs it: the export needs what its source does."""
-    if plan.device == "cpu":
+    if plan.device == "cpu" or plan.residence == "by_layer":
         return "cpu"
     free, _ = torch.cuda.mem_get_info()
     dtype: torch.dtype = getattr(torch, DTYPE_NAMES[plan.compute_dtype])

@@ -35,6 +35,11 @@ class ExportSource:
         return self.adapters is not None and self.training is not None and self._method.train_type == "qlora"
 
     @property
+    def is_fp8_trained(self) -> bool:
+        """True for an adapter whose base multiplied in FP8 while it was trained."""
+        return self.adapters is not None and self.training is not None and self._method.base_storage == "fp8"
+
+    @property
     def _method(self) -> Method:
         return self.require_training().decisions.method.value
 

@@ -51,11 +51,18 @@ def _check_all_used(adapted: PeftModel, adapters: Path, base: Path, name: str, e
     from peft import get_peft_model_state_dict
     from peft.utils import load_peft_weights
 
-    used = get_peft_model_state_dict(adapted, adapter_name=name)
+    used = get_peft_model_state_dict(adapted, state_dict=_in_memory(adapted), adapter_name=name)
     unused = sorted(set(load_peft_weights(str(adapters), device="cpu")) - set(used))
     if unused:
         lacks = f"it has {len(unused)} weights for layers that the model lacks, such as {unused[0]}"
         raise unfit(adapters, base, lacks, error)
+
+
+def _in_memory(adapted: PeftModel) -> dict[str, Any]:
+    """The state without what waits on disk, which is the base: PEFT would read the whole model for its own."""
+    modules = adapted.named_modules()
+    kept = ((name, part) for name, part in modules if getattr(part._parameters, "offload_device", None) != "disk")
+    return {f"{name}.{key}": weight for name, part in kept for key, weight in part._parameters.items()}
 
 
 def unfit(adapters: Path, base: Path, why: str, error: type[AdaptftError]) -> AdaptftError:

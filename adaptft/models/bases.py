@@ -51,9 +51,12 @@ def check_base(adapters: Path, base: LocalModel, *, error: type[AdaptftError] = 
         AdaptftError: of class ``error``: it is another model; the message names both.
     """
     artifact = read_artifact(adapters)
-    if artifact is not None and fingerprint(base.path) != artifact.base_fingerprint:
+    if artifact is None:
+        return
+    found = fingerprint(base.path)
+    if found != artifact.base_fingerprint:
         raise error(
-            f"The adapter in {adapters} was trained on {artifact.base_model}; {base.name} is another model "
-            "(its config.json or its weights differ).",
+            f"The adapter in {adapters} was trained on {artifact.base_model}; {base.name} is another model: its "
+            f"config.json or its weights differ (fingerprint {found[:12]}, not {artifact.base_fingerprint[:12]}).",
             fix=f"Give the folder of {artifact.base_model} as it was in training with --model.",
         )

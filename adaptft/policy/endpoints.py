@@ -11,6 +11,7 @@ from adaptft.plans import Decision, Dtype, ServePlan
 from adaptft.policy.devices import gpu_has_bf16
 from adaptft.policy.engines import SERVER_NAME, EngineChoice, choose_engine
 from adaptft.policy.format_table import SLOW_ON_CPU
+from adaptft.policy.kv_cache import choose_kv_cache
 from adaptft.policy.lora_slots import plan_slots, slot_bytes
 from adaptft.policy.serving_devices import CPU_SEQUENCES, Load, choose_devices
 from adaptft.policy.serving_memory import BYTES, weights_bytes
@@ -42,18 +43,21 @@ def plan_serving(
     _check_names(served)
     choice = choose_engine(machine, request, engines, export_format=served.export_format, must_start=must_start)
     device: Literal["cuda", "cpu"] = "cuda" if machine.gpus else "cpu"
-    _check_vllm_only(request, choice, device)
+    _check_gpu_engine(request, choice, device)
+    _check_sglang(request, served, choice, device)
     dtype = serving_dtype(machine, model)
-    slots = plan_slots(served.adapters) if choice.backend == "vllm" else None
+    slots = plan_slots(served.adapters) if choice.backend != "transformers" else None
+    kv_cache = choose_kv_cache(machine, request, served, choice.backend)
     load = Load(
         model=model,
         backend=choice.backend,
         dtype=dtype.value,
         weights_bytes=weights_bytes(model, dtype.value, served.file_bytes),
         adapters_bytes=slot_bytes(model, slots, BYTES[dtype.value]),
+        kv_cache_dtype=kv_cache.value,
     )
     devices = choose_devices(machine, load, request)
-    reasons = {"engine": choice.reason, "dtype": dtype.reason, **devices.reasons}
+    reasons = {"engine": choice.reason, "dtype": dtype.reason, **devices.reasons, "kv_cache_dtype": kv_cache.reason}
     if slots:
         reasons["max_lora_rank"] = slots.reason
     return ServePlan(
@@ -75,10 +79,12 @@ def plan_serving(
         adapters={adapter.name: adapter.path for adapter in served.adapters},
         max_lora_rank=slots.max_rank if slots else None,
         max_loras=slots.count if slots else 0,
+        kv_cache_dtype=kv_cache.value,
         kv_cache_bytes_per_token=devices.memory.kv_bytes_per_token,
         kv_cache_bytes=devices.kv_cache_bytes,
         generation_config=served.generation_config,
         chat_template=served.chat_template,
+        tool_parser=served.tool_parser if choice.backend != "transformers" else None,
         reasons=reasons,
         warnings=(*choice.warnings, *served.notes, *_warnings(request, served, device)),
     )
@@ -98,17 +104,35 @@ def serving_dtype(machine: Machine, model: ModelShape) -> Decision[Dtype]:
     return Decision("bf16", f"{machine.gpus[0].name} computes in bf16")
 
 
-def _check_vllm_only(request: ServeRequest, choice: EngineChoice, device: Literal["cuda", "cpu"]) -> None:
+def _check_gpu_engine(request: ServeRequest, choice: EngineChoice, device: Literal["cuda", "cpu"]) -> None:
     for option in ("tensor_parallel_size", "gpu_memory_utilization"):
         value = getattr(request, option)
         unit = option == "tensor_parallel_size" and value == 1
-        if value is None or unit or (choice.backend == "vllm" and device == "cuda"):
+        if value is None or unit or (choice.backend != "transformers" and device == "cuda"):
             continue
-        where = "without a GPU" if choice.backend == "vllm" else f"by {SERVER_NAME[choice.backend]}"
+        where = "without a GPU" if choice.backend != "transformers" else f"by {SERVER_NAME[choice.backend]}"
         raise RequestError(
             f"{option} {value} is not understood {where}.",
             fix=f"Leave it out, or serve with vLLM on a GPU (engine taken because: {choice.reason}).",
         )
+
+
+def _check_sglang(
+    request: ServeRequest, served: ServedModel, choice: EngineChoice, device: Literal["cuda", "cpu"]
+) -> None:
+    """What SGLang cannot be told, or not without harm: refused rather than served otherwise than trained."""
+    if choice.backend != "sglang":
+        return
+    obstacles = {
+        "it needs a GPU (its CPU build is for Xeons with AMX)": device == "cpu",
+        "it takes keys on its command line only, where every user of the machine reads them": bool(request.api_key),
+        "the adapters stop at tokens that the base's generation_config.json lacks, and it takes no others": bool(
+            served.generation_config
+        ),
+    }
+    for obstacle, is_there in obstacles.items():
+        if is_there:
+            raise RequestError(f"SGLang cannot serve this: {obstacle}.", fix="Leave --infer_backend out: vLLM can.")
 
 
 def _check_names(served: ServedModel) -> None:

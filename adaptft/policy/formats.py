@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from adaptft.errors import DoesNotFit, ExportError, OutputError
+from adaptft.errors import ExportError, OutputError
 from adaptft.facts import Machine, ModelShape
-from adaptft.plans import SHORT_DTYPES, Decision, Dtype, ExportPlan
-from adaptft.policy.devices import Device, choose_device, gpu_has_bf16
+from adaptft.plans import Decision, Dtype, ExportPlan
+from adaptft.policy.devices import Device, choose_device
+from adaptft.policy.export_memory import BYTES, HostMemory, choose_memory, stored_dtype
 from adaptft.policy.export_time import export_seconds
 from adaptft.policy.format_table import FORMATS, FormatFacts
 from adaptft.policy.groups import Layout, layout, num_modules
@@ -13,23 +14,23 @@ from adaptft.policy.servable import check_target, serving_machine, serving_warni
 from adaptft.requests import ExportRequest
 from adaptft.units import format_bytes
 
-_BYTES: dict[Dtype, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
-_HOST_MEMORY_SLACK = 1.25
-"""Host memory over the weights: the layer in work, a shard being written, the interpreter."""
-_LOADED_BACK_SLACK = 2.3
-"""The same where a compressed export is loaded back on the CPU: transformers widens it beside what it read. FP8 of
-0.94 B weights in bf16 (1.74 GiB): 4.05 GiB without mapped files, 1.5 in the steps before."""
 _CALIBRATION: dict[Device, tuple[int, int]] = {"cuda": (256, 2048), "cpu": (32, 256)}
 """Rows x tokens. 256 x 2048 is what llm-compressor's examples take; a CPU would need hours for it."""
 
 
 def plan_export(
-    machine: Machine, model: ModelShape, request: ExportRequest, *, target: Machine | None = None
+    machine: Machine,
+    model: ModelShape,
+    request: ExportRequest,
+    *,
+    target: Machine | None = None,
+    is_qlora: bool = False,
 ) -> ExportPlan:
     """Decide how ``model`` (the base, or a full model) is exported on ``machine``.
 
     Args:
         target: the machine that will serve the export; None where it is this one, or the request's ``for_gpu``.
+        is_qlora: the adapter was trained on an NF4 base, which is made again and widened whole.
 
     Raises:
         ExportError: the model is compressed already, no layer of it can be, or transformers could not load the
@@ -46,19 +47,20 @@ def plan_export(
     _check_experts(facts, model, request)
     chosen = layout(facts, model, request.group_size)
     device = _device(facts, machine, request)
-    dtype = _compute_dtype(facts, machine, model, device.value)
+    memory = choose_memory(machine, model, facts, device.value, can_stream=not is_qlora and model.moe is None)
     calibration = _calibration(facts, model, request, device.value)
     symmetric = _symmetric(facts, model)
     calibrated = calibration.value[0] * calibration.value[1]
     seconds = export_seconds(request, model.linears, machine, device.value, calibrated)
     size = exported_bytes(facts, model, chosen, symmetric=symmetric.value)
-    _check_disk(machine, size)
+    _check_disk(machine, size + _scratch_bytes(facts, model, request, memory))
     return ExportPlan(
         request=request,
         model=model,
         format=request.format,
         device=device.value,
-        compute_dtype=dtype.value,
+        compute_dtype=memory.dtype.value,
+        residence=memory.residence.value,
         saved_dtype=_saved_dtype(model),
         group_size=chosen.group_size.value,
         symmetric=symmetric.value,
@@ -66,13 +68,13 @@ def plan_export(
         num_compressed_modules=num_modules(chosen.compressed),
         num_calibration_rows=calibration.value[0],
         max_length=calibration.value[1],
-        source_bytes=model.num_parameters * _BYTES[_saved_dtype(model)],
+        source_bytes=model.num_parameters * BYTES[_saved_dtype(model)],
         predicted_bytes=size,
         bits_per_weight=bits_per_weight(facts, chosen, symmetric=symmetric.value),
         limits=facts.limits,
         predicted_seconds=seconds.value,
         servable_on=facts.servable_on,
-        reasons=_reasons(facts, model, chosen, symmetric, device, dtype, calibration) | {"seconds": seconds.reason},
+        reasons=_reasons(facts, model, chosen, symmetric, device, memory, calibration) | {"seconds": seconds.reason},
         warnings=(*serving_warnings(request, model, target or machine), *_shape_warnings(facts, chosen)),
     )
 
@@ -120,47 +122,9 @@ def _device(facts: FormatFacts, machine: Machine, request: ExportRequest) -> Dec
     return choose_device(machine, request.device)
 
 
-def _compute_dtype(facts: FormatFacts, machine: Machine, model: ModelShape, device: Device) -> Decision[Dtype]:
-    if not facts.is_compressed:
-        return _fitting(machine, model, (_stored_dtype(model),), "as stored; a layer is added to its adapter in fp32")
-    if device == "cpu":
-        return _fitting(machine, model, ("fp32", "bf16"), _why_fp32(machine), _LOADED_BACK_SLACK)
-    if all(gpu_has_bf16(gpu) for gpu in machine.gpus):
-        return _fitting(
-            machine, model, ("bf16",), "the GPU has bf16; weights wait in host memory, a layer at a time moves"
-        )
-    return _fitting(machine, model, ("fp32", "fp16"), "the GPU lacks bf16, and a layer at a time fits in fp32")
-
-
-def _why_fp32(machine: Machine) -> str:
-    if machine.cpu.has_native_bf16:
-        return "fp32 on the CPU: rounding is then the format's alone"
-    return "fp32 on the CPU, which only emulates bf16"
-
-
-def _fitting(
-    machine: Machine, model: ModelShape, dtypes: tuple[Dtype, ...], reason: str, slack: float = _HOST_MEMORY_SLACK
-) -> Decision[Dtype]:
-    """The first of ``dtypes`` in which the weights fit into host memory."""
-    available = min(machine.memory.available_bytes, machine.memory.limit_bytes or machine.memory.available_bytes)
-    for dtype in dtypes:
-        if model.num_parameters * _BYTES[dtype] * slack <= available:
-            why = reason if dtype == dtypes[0] else f"{dtype}, as {dtypes[0]} does not fit into host memory"
-            return Decision(dtype, why)
-    needed = model.num_parameters * _BYTES[dtypes[-1]] * slack
-    raise DoesNotFit(
-        f"Exporting {model.name} needs {format_bytes(needed)} of host memory; {format_bytes(available)} are available.",
-        fix="Close other programs, or export on a machine with more memory; the adapter folder is all it needs.",
-    )
-
-
-def _stored_dtype(model: ModelShape) -> Dtype:
-    return SHORT_DTYPES.get(model.stored_dtype, "bf16")
-
-
 def _saved_dtype(model: ModelShape) -> Dtype:
     """The base's own 16-bit type; bf16 for one stored in 32 bit, as servers compute in 16 bit anyway."""
-    return "fp16" if _stored_dtype(model) == "fp16" else "bf16"
+    return "fp16" if stored_dtype(model) == "fp16" else "bf16"
 
 
 def _calibration(
@@ -184,6 +148,13 @@ def _symmetric(facts: FormatFacts, model: ModelShape) -> Decision[bool]:
     return Decision(False, "with zero points")
 
 
+def _scratch_bytes(facts: FormatFacts, model: ModelShape, request: ExportRequest, memory: HostMemory) -> int:
+    """Weights that change while the model stays on disk: all of them, where an adapter or calibration changes them."""
+    changes = request.adapters is not None or facts.needs_calibration
+    weights = sum(linear.num_weights for linear in model.linears)
+    return weights * BYTES[memory.dtype.value] if memory.residence.value == "by_layer" and changes else 0
+
+
 def _check_disk(machine: Machine, size: int) -> None:
     if machine.disk is not None and size > machine.disk.free_bytes:
         raise OutputError(
@@ -199,14 +170,15 @@ def _reasons(
     chosen: Layout,
     symmetric: Decision[bool],
     device: Decision[Device],
-    dtype: Decision[Dtype],
+    memory: HostMemory,
     calibration: Decision[tuple[int, int]],
 ) -> dict[str, str]:
     reasons = {
         "format": facts.title,
         "kernels": facts.kernels,
         "device": device.reason,
-        "compute_dtype": dtype.reason,
+        "compute_dtype": memory.dtype.reason,
+        "residence": memory.residence.reason,
         "group_size": chosen.group_size.reason,
         "symmetric": symmetric.reason,
         "calibration": calibration.reason,

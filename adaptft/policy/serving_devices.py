@@ -10,7 +10,7 @@ from adaptft.facts import Machine, ModelShape
 from adaptft.plans import Dtype
 from adaptft.policy import serving_memory, tensor_parallel
 from adaptft.policy.serving_memory import ServingMemory
-from adaptft.requests import InferBackend, ServeRequest
+from adaptft.requests import InferBackend, KvCacheDtype, ServeRequest
 from adaptft.units import GiB, format_bytes
 
 CPU_SEQUENCES = 4
@@ -28,6 +28,7 @@ class Load:
     dtype: Dtype
     weights_bytes: int
     adapters_bytes: int
+    kv_cache_dtype: KvCacheDtype = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,7 @@ def choose_devices(machine: Machine, load: Load, request: ServeRequest) -> Servi
     wanted = _wanted_length(load.model, request)
     for size in _candidate_sizes(machine, load, request):
         indices = _freest_gpus(machine, size) if machine.gpus else ()
-        utilization = _utilization(machine, request, indices) if load.backend == "vllm" and indices else None
+        utilization = _utilization(machine, request, indices) if load.backend != "transformers" and indices else None
         memory = _memory(machine, load, indices, utilization)
         if memory.longest_request >= wanted:
             break
@@ -76,7 +77,7 @@ def choose_devices(machine: Machine, load: Load, request: ServeRequest) -> Servi
 
 def _candidate_sizes(machine: Machine, load: Load, request: ServeRequest) -> tuple[int, ...]:
     num_gpus = len(machine.gpus)
-    if load.backend != "vllm" or not num_gpus:
+    if load.backend == "transformers" or not num_gpus:
         return (1,)
     if request.tensor_parallel_size is not None:
         tensor_parallel.check_size(load.model, request.tensor_parallel_size, num_gpus)
@@ -109,14 +110,14 @@ def _memory(machine: Machine, load: Load, indices: tuple[int, ...], utilization:
     device: Literal["cuda", "cpu"] = "cuda" if indices else "cpu"
     device_bytes = serving_memory.device_bytes(machine, device, indices, utilization)
     workspace = serving_memory.FRAMEWORK_BYTES[load.backend]
-    if load.backend == "vllm" and indices:
+    if load.backend != "transformers" and indices:
         workspace = serving_memory.workspace_bytes(load.model, device_bytes, size)
     return ServingMemory(
         device_bytes=device_bytes,
         weights_bytes=load.weights_bytes // size,
         adapters_bytes=load.adapters_bytes // size,
         workspace_bytes=workspace,
-        kv_bytes_per_token=serving_memory.kv_bytes_per_token(load.model, load.dtype, size),
+        kv_bytes_per_token=serving_memory.kv_bytes_per_token(load.model, load.dtype, size, load.kv_cache_dtype),
     )
 
 

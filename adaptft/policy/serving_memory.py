@@ -14,7 +14,7 @@ from typing import Literal
 from adaptft.facts import Machine, ModelShape
 from adaptft.plans import Dtype
 from adaptft.policy.tensor_parallel import kv_heads_per_gpu
-from adaptft.requests import InferBackend
+from adaptft.requests import InferBackend, KvCacheDtype
 from adaptft.units import GiB
 
 BYTES: dict[Dtype, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
@@ -24,7 +24,7 @@ CONTEXT_BYTES = round(0.6 * GiB)
 """What a process takes before vLLM looks how much is free."""
 VLLM_FIXED_BYTES = round(1.0 * GiB)
 """CUDA graphs and communication buffers."""
-FRAMEWORK_BYTES: dict[InferBackend, int] = {"vllm": 2 * GiB, "transformers": 1 * GiB}
+FRAMEWORK_BYTES: dict[InferBackend, int] = {"vllm": 2 * GiB, "sglang": 2 * GiB, "transformers": 1 * GiB}
 """Python and libraries in host memory."""
 HOST_SHARE = 0.9
 LARGE_DEVICE_BYTES = 70 * GiB
@@ -52,10 +52,12 @@ class ServingMemory:
         return max(0, self.kv_bytes // self.kv_bytes_per_token // BLOCK_TOKENS * BLOCK_TOKENS)
 
 
-def kv_bytes_per_token(model: ModelShape, dtype: Dtype, tensor_parallel_size: int = 1) -> int:
+def kv_bytes_per_token(
+    model: ModelShape, dtype: Dtype, tensor_parallel_size: int = 1, kv_cache_dtype: KvCacheDtype = "auto"
+) -> int:
     """Bytes that one token adds to the KV cache of one device: 2 x layers x KV heads x head_dim x bytes."""
     heads = kv_heads_per_gpu(model, tensor_parallel_size)
-    return 2 * model.num_layers * heads * model.head_dim * BYTES[dtype]
+    return 2 * model.num_layers * heads * model.head_dim * (1 if kv_cache_dtype == "fp8" else BYTES[dtype])
 
 
 def weights_bytes(model: ModelShape, dtype: Dtype, file_bytes: int | None) -> int:

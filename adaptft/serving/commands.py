@@ -9,15 +9,19 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from adaptft.plans import DTYPE_NAMES, ServePlan
+from adaptft.requests import InferBackend
+from adaptft.serving.tool_parsers import SGLANG_PARSERS
 from adaptft.units import GiB
 
 VLLM_MODULE = "vllm.entrypoints.openai.api_server"
+SGLANG_MODULE = "sglang.launch_server"
 TRANSFORMERS_MODULE = "adaptft.serving.transformers_server"
-KEY_VARIABLE = {"vllm": "VLLM_API_KEY", "transformers": "ADAPTFT_API_KEY"}
+KEY_VARIABLE: dict[InferBackend, str] = {"vllm": "VLLM_API_KEY", "transformers": "ADAPTFT_API_KEY"}
+"""SGLang reads no key from its environment; the plan refuses one."""
 DRAIN_SECONDS = 30
 DRAINS_SINCE = (0, 32)
 """First vLLM that was seen to take --shutdown-timeout; older ones break requests off at their end."""
@@ -25,7 +29,7 @@ DRAINS_SINCE = (0, 32)
 
 def serve_command(plan: ServePlan) -> list[str]:
     """The command line of ``plan``'s engine."""
-    return vllm_command(plan) if plan.backend == "vllm" else transformers_command(plan)
+    return _COMMANDS[plan.backend](plan)
 
 
 def vllm_command(plan: ServePlan) -> list[str]:
@@ -36,6 +40,9 @@ def vllm_command(plan: ServePlan) -> list[str]:
         ("--max-num-seqs", plan.max_num_seqs),
         ("--enforce-eager", True if plan.device == "cpu" else None),
         ("--generation-config", plan.generation_config),
+        ("--kv-cache-dtype", "fp8" if plan.kv_cache_dtype == "fp8" else None),
+        ("--enable-auto-tool-choice", True if plan.tool_parser else None),
+        ("--tool-call-parser", plan.tool_parser),
         ("--shutdown-timeout", DRAIN_SECONDS if _vllm_version(plan) >= DRAINS_SINCE else None),
     ]
     if plan.adapters:
@@ -47,6 +54,34 @@ def vllm_command(plan: ServePlan) -> list[str]:
         ]
     modules = [_lora_module(name, path) for name, path in plan.adapters.items()]
     return [*_common(plan, VLLM_MODULE), *_flags(options), *(["--lora-modules", *modules] if modules else [])]
+
+
+def sglang_command(plan: ServePlan) -> list[str]:
+    """SGLang's OpenAI server as ``plan`` says. Names of options: its ``server_args.py``, 0.5."""
+    options: list[tuple[str, object]] = [
+        ("--model-path", plan.model_path),
+        ("--served-model-name", plan.served_model_name),
+        ("--host", plan.request.host),
+        ("--port", plan.request.port),
+        ("--dtype", DTYPE_NAMES[plan.dtype]),
+        ("--context-length", plan.max_model_len),
+        ("--chat-template", plan.chat_template),
+        ("--trust-remote-code", True if plan.request.trust_remote_code else None),
+        ("--tp-size", plan.tensor_parallel_size if plan.tensor_parallel_size > 1 else None),
+        ("--mem-fraction-static", plan.gpu_memory_utilization),
+        ("--kv-cache-dtype", "fp8_e4m3" if plan.kv_cache_dtype == "fp8" else None),
+        ("--tool-call-parser", SGLANG_PARSERS[plan.tool_parser] if plan.tool_parser else None),
+    ]
+    if plan.adapters:
+        options += [
+            ("--enable-lora", True),
+            ("--max-lora-rank", plan.max_lora_rank),
+            ("--max-loras-per-batch", plan.max_loras),
+        ]
+    modules = [_sglang_lora(name, path) for name, path in plan.adapters.items()]
+    return [
+        plan.python, "-m", SGLANG_MODULE, *_flags(options), *(["--lora-paths", *modules] if modules else []),
+    ]  # fmt: skip
 
 
 def transformers_command(plan: ServePlan) -> list[str]:
@@ -74,7 +109,7 @@ def child_environment(plan: ServePlan, inherited: Mapping[str, str], *, api_key:
     PYTHONPATH of ours.
     """
     whole = dict(inherited) | serve_environment(plan, inherited, api_key=api_key)
-    if plan.backend == "vllm":
+    if plan.backend != "transformers":
         whole.pop("PYTHONPATH", None)
         whole["PATH"] = os.pathsep.join((str(Path(plan.python).parent), inherited.get("PATH", os.defpath)))
     return whole
@@ -119,6 +154,11 @@ def _lora_module(name: str, path: str) -> str:
     return f"{name}={path}"
 
 
+def _sglang_lora(name: str, path: str) -> str:
+    """``name=path``, or JSON where SGLang would cut that form at another place."""
+    return json.dumps({"lora_name": name, "lora_path": path, "pinned": False}) if "=" in path else f"{name}={path}"
+
+
 def _vllm_version(plan: ServePlan) -> tuple[int, ...]:
     """``"vllm 0.26.0+cu130"`` -> ``(0, 26)``; ``(0,)`` where it is not known."""
     version = (plan.engine_version or "").rpartition(" ")[2]
@@ -143,3 +183,10 @@ def _visible_devices(plan: ServePlan, visible: str | None) -> dict[str, str]:
         return {}
     names = visible.split(",") if visible else None
     return {"CUDA_VISIBLE_DEVICES": ",".join(names[i] if names else str(i) for i in plan.gpu_indices)}
+
+
+_COMMANDS: dict[InferBackend, Callable[[ServePlan], list[str]]] = {
+    "vllm": vllm_command,
+    "sglang": sglang_command,
+    "transformers": transformers_command,
+}

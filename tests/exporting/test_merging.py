@@ -90,3 +90,17 @@ def test_an_adapter_of_other_shapes_is_refused(
     assert "does not fit" in refusal.value.problem
     assert problem in refusal.value.problem
     assert len(str(refusal.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize("target", ["embed_tokens", "lm_head"])
+def test_an_adapter_on_one_end_of_tied_embeddings_leaves_the_other_end(
+    tiny_qwen2: Path, tmp_path: Path, target: str
+) -> None:
+    adapter = random_adapter(tiny_qwen2, tmp_path / "adapter", target_modules=[target], is_ours=False)
+    merged = load_merged(tiny_qwen2, adapter, dtype="fp32")
+    with torch.no_grad():
+        torch.testing.assert_close(merged(IDS).logits, unmerged_logits(tiny_qwen2, adapter), atol=2e-5, rtol=1e-4)
+    merged.save_pretrained(tmp_path / "merged")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    with torch.no_grad():
+        torch.testing.assert_close(again(IDS).logits, unmerged_logits(tiny_qwen2, adapter), atol=2e-5, rtol=1e-4)

