@@ -25,6 +25,7 @@ keeping      how one is written, whole or not at all, and which are kept
 resuming     where a run begins: anew, from a checkpoint, from weights, again
 disk_faults  what a file system refuses, in two lines
 interruption  Ctrl-C and SIGTERM, and what is kept
+watchdog     ends a process that was asked to end and is stuck
 recovery     what stops a run, in two lines
 results      the result folder
 model_card   its README.md

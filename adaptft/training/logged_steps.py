@@ -58,9 +58,11 @@ class LoggedSteps:
     def _stop_where_asked(self: Any) -> None:
         """After a signal: save, and take no further step; all ranks see it behind the same step."""
         wished = interruption.requested() if self.args.world_size <= 1 else self.counters.is_stop_wished
-        if not wished or self.state.global_step >= self.state.max_steps:
+        if not wished:
             return
         interruption.arrived()
+        if self.state.global_step >= self.state.max_steps:
+            return
         self.was_stopped = True
         self.control.should_training_stop, self.control.should_evaluate = True, False
         self.control.should_save = self.args.save_strategy != "no"

@@ -40,9 +40,16 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
     Raises:
         AdaptftError: see ``adaptft.training.train``.
     """
+    with interruption.watched(output_dir):
+        return _run(plan, output_dir)
+
+
+def _run(plan: TrainPlan, output_dir: Path) -> RunReport:
     begin = time.monotonic()
     numerics.set_up(plan)
     start = resuming.starting_point(plan, output_dir)
+    if start.checkpoint is not None:
+        interruption.kept(start.checkpoint)
     request = plan.request
     base = models.locate(
         request.model, hub=request.hub, revision=request.revision, trust_remote_code=request.trust_remote_code

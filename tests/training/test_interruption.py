@@ -76,7 +76,7 @@ def test_the_whole_checkpoint_is_named_with_the_way_to_go_on(tiny_qwen2, rows, t
         f"Stopped and saved: {kept[0]} holds every step; go on with the same command and "
         f"--resume_from_checkpoint auto --output_dir {out}"
     )
-    assert STOPPING.decode().strip() in lines
+    assert STOPPING.format(interruption.GRACE_SECONDS).strip() in lines
     assert "Traceback" not in "\n".join(lines)
     assert not (out / "adaptft.json").exists(), "the run is not finished"
 
@@ -119,11 +119,18 @@ def test_a_step_that_takes_longer_than_the_grace_is_not_waited_for(tmp_path, mon
 
 def test_what_is_saved_in_time_takes_the_time_it_takes(tmp_path, monkeypatch):
     monkeypatch.setattr(interruption, "GRACE_SECONDS", 0.1)
-    with told(tmp_path), interruption.finishing_steps():
-        signal.raise_signal(signal.SIGTERM)
-        interruption.arrived()
-        time.sleep(0.3)
-    assert not interruption.requested(), "the next run in this process is not stopped"
+
+    def run():
+        with told(tmp_path):
+            with interruption.finishing_steps():
+                signal.raise_signal(signal.SIGTERM)
+                interruption.arrived()
+                time.sleep(0.3)
+            assert not interruption.requested(), "the next run in this process is not stopped"
+
+    with pytest.raises(Interrupted, match="had come to its end; its result is in") as told_of:
+        run()
+    assert told_of.value.exit_code == 0
 
 
 def test_outside_of_the_steps_the_first_signal_stops_at_once(tmp_path):
