@@ -17,7 +17,7 @@ from adaptft.plans import DTYPE_NAMES, TrainPlan
 from adaptft.training import adapters, checkpointing, losses, numerics
 from adaptft.training.arguments import autocast_dtype, training_arguments
 from adaptft.training.batches import Collator, Form, boundaries
-from adaptft.training.identity import identify
+from adaptft.training.identification import identify
 from adaptft.training.incidents import Journal
 from adaptft.training.inspection import tokenizer_of
 from adaptft.training.numbers import require_learning_rate
