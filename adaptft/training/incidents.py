@@ -49,6 +49,11 @@ class Journal:
         if self._is_told:
             print(f"step {step}: {said}", file=sys.stderr)
 
+    def add_once(self, kind: IncidentKind, step: int, said: str) -> None:
+        """``add``, unless an earlier process of the run has said it."""
+        if all(incident.said != said for incident in self.state.incidents):
+            self.add(kind, step, said)
+
     def write(self, folder: Path) -> None:
         """Leave the state in a checkpoint."""
         write_json(folder / FILE_NAME, self.state)
