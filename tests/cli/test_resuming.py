@@ -22,7 +22,8 @@ def words(model, rows, out, **more):
         "max_length": 64, "max_steps": 4, "save_steps": 2, "split_dataset_ratio": 0, "device": "cpu",
         "report_to": "none", "lora_rank": 4, **more,
     }  # fmt: skip
-    return ["train", *(str(word) for name, value in given.items() if value is not None for word in (f"--{name}", value))]
+    named = {f"--{name}": str(value) for name, value in given.items() if value is not None}
+    return ["train", *(word for pair in named.items() for word in pair)]
 
 
 @pytest.fixture(scope="module")
