@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from forked import Forked, when
 from training_plans import a_plan
 
 from adaptft.artifacts import plan_text
@@ -38,28 +39,20 @@ def rows(tmp_path):
     return path
 
 
-def stopped(words, number, condition, tmp_path):
-    """Start python with ``words``, signal it when ``condition()`` holds; its status and its lines on stderr.
-
-    ``number`` may be a function that signals the process, or None.
-    """
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "ADAPTFT_HOME": str(tmp_path / "home")}
-    with subprocess.Popen([sys.executable, *words], env=environment, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 120
-        while not condition() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-        if callable(number):
-            number(process)
-        elif number is not None:
-            process.send_signal(number)
-        errors = process.communicate(timeout=120)[1]
-    return process.returncode, errors.strip().splitlines()
+def stopped(words, number, condition, tmp_path, waits_at=None):
+    """Start ``adaptft`` with ``words``, signal it when ``condition()`` holds; its status and its lines on stderr."""
+    home = {"ADAPTFT_HOME": str(tmp_path / "home")}
+    running = Forked(words, tmp_path / "log", home, folder=tmp_path, waits_at=waits_at)
+    when(running, condition)
+    if number is not None:
+        running.send_signal(number)
+    return running.ended()
 
 
 def command(model, rows, out, *words):
     return [
-        "-m", "adaptft", "train", "--model", str(model), "--dataset", str(rows), "--output_dir", str(out), "--device",
-        "cpu", "--max_steps", "5000", "--max_length", "64", "--train_type", "lora", "--report_to", "none", *words,
+        "train", "--model", str(model), "--dataset", str(rows), "--output_dir", str(out), "--device", "cpu",
+        "--max_steps", "5000", "--max_length", "64", "--train_type", "lora", "--report_to", "none", *words,
     ]  # fmt: skip
 
 
@@ -67,7 +60,7 @@ def command(model, rows, out, *words):
 def test_the_whole_checkpoint_is_named_with_the_way_to_go_on(tiny_qwen2, rows, tmp_path, number):
     out = tmp_path / "out"
     words = command(tiny_qwen2, rows, out, "--save_steps", "2")
-    status, lines = stopped(words, number, lambda: list(out.glob(f"checkpoint-*/{SEAL}")), tmp_path)
+    status, lines = stopped(words, number, (out / "checkpoint-2" / SEAL).exists, tmp_path, waits_at=3)
     assert status == 0
     kept = checkpoint_folders(out)
     assert kept
@@ -138,13 +131,13 @@ def test_outside_of_the_steps_the_first_signal_stops_at_once(tmp_path):
         signal.raise_signal(signal.SIGINT)
 
 
-@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tiny_qwen2, rows, tmp_path):
     out = tmp_path / "out"
-    short = ["--max_steps", "60", "--save_steps", "10", "--resume_from_checkpoint", "auto"]
+    short = ["--max_steps", "12", "--save_steps", "4", "--resume_from_checkpoint", "auto"]
     words = [*command(tiny_qwen2, rows, out), *short]
-    status, _ = stopped(words, signal.SIGTERM, lambda: list(out.glob(f"checkpoint-*/{SEAL}")), tmp_path)
-    assert status == 0
+    status, lines = stopped(words, signal.SIGTERM, (out / "checkpoint-4" / SEAL).exists, tmp_path, waits_at=6)
+    assert status == 0, lines
+    assert lines[-1].startswith(f"Stopped and saved: {out / 'checkpoint-6'} holds every step")
     assert not (out / "adaptft.json").exists()
     assert stopped(words, None, lambda: False, tmp_path)[0] == 0
     whole = [*command(tiny_qwen2, rows, tmp_path / "whole"), *short]
@@ -175,9 +168,16 @@ def test_ranks_stop_together(tiny_qwen2, rows, tmp_path):
         batch={"micro_batch_size": 1, "data_parallel_size": 2}, schedule={"max_steps": 5000, "save_steps": 2},
     )  # fmt: skip
     plan_file.write_text(plan_text(plan))
-    words = ["-c", RANKS, str(plan_file), str(out)]
-    status, lines = stopped(words, signal.SIGTERM, lambda: list(out.glob(f"checkpoint-*/{SEAL}")), tmp_path)
-    assert status == 0
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "ADAPTFT_HOME": str(tmp_path / "home")}
+    with subprocess.Popen(
+        [sys.executable, "-c", RANKS, str(plan_file), str(out)], env=environment, stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not list(out.glob(f"checkpoint-*/{SEAL}")) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        lines = process.communicate(timeout=120)[1].strip().splitlines()
+    assert process.returncode == 0
     assert lines[-1].startswith(f"Stopped and saved: {checkpoint_folders(out)[0]} holds every step")
 
 
