@@ -131,13 +131,13 @@ def test_outside_of_the_steps_the_first_signal_stops_at_once(tmp_path):
         signal.raise_signal(signal.SIGINT)
 
 
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tiny_qwen2, rows, tmp_path):
+@pytest.mark.parametrize("waits_at", [6, 12], ids=["amid its steps", "in its last step"])
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tiny_qwen2, rows, tmp_path, waits_at):
     out = tmp_path / "out"
-    short = ["--max_steps", "12", "--save_steps", "4", "--resume_from_checkpoint", "auto"]
+    short = ["--max_steps", "12", "--save_steps", "4", "--eval_steps", "1", "--resume_from_checkpoint", "auto"]
     words = [*command(tiny_qwen2, rows, out), *short]
-    status, lines = stopped(words, signal.SIGTERM, (out / "checkpoint-4" / SEAL).exists, tmp_path, waits_at=6)
+    status, lines = stopped(words, signal.SIGTERM, (out / "checkpoint-4" / SEAL).exists, tmp_path, waits_at=waits_at)
     assert status == 0, lines
-    assert checkpoint_folders(out)[0].name in ("checkpoint-5", "checkpoint-6"), "the step in which the signal came"
     assert lines[-1].startswith(f"Stopped and saved: {checkpoint_folders(out)[0]} holds every step")
     assert not (out / "adaptft.json").exists()
     assert stopped(words, None, lambda: False, tmp_path)[0] == 0
@@ -147,7 +147,12 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tiny_qwen2, rows, tmp_p
 
 
 def losses(out):
-    return [step["loss"] for step in json.loads((out / "report.json").read_text())["steps"]]
+    """Of all steps, and of the held-out rows behind each: also behind the one in which the signal came."""
+    report = json.loads((out / "report.json").read_text())
+    history = json.loads((checkpoint_folders(out)[0] / "trainer_state.json").read_text())["log_history"]
+    evaluated = [entry["eval_loss"] for entry in history if "eval_loss" in entry and entry["step"] < 12]
+    assert len(evaluated) == 12, "before the first step, and behind all but the last"
+    return [step["loss"] for step in report["steps"]], evaluated, report["final_eval_loss"]
 
 
 def test_before_the_first_checkpoint_nothing_is_kept(tiny_qwen2, rows, tmp_path):
