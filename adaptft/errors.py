@@ -35,6 +35,15 @@ def without_secrets(text: str) -> str:
     return text
 
 
+def writable(text: str) -> str:
+    """``text`` with halves of characters, which data and file names may hold, as escapes: any log can be written.
+
+    >>> writable("column \\ud800")
+    'column \\\\ud800'
+    """
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class AdaptftError(Exception):
     """A problem together with its way out; ``str()`` gives both lines.
 
@@ -44,9 +53,8 @@ class AdaptftError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, problem: str, *, fix: str) -> None:
-        super().__init__(without_secrets(problem))
-        self.problem = without_secrets(problem)
-        self.fix = without_secrets(fix)
+        self.problem, self.fix = (writable(without_secrets(text)) for text in (problem, fix))
+        super().__init__(self.problem)
 
     def __str__(self) -> str:
         return f"{self.problem}\n{self.fix}"

@@ -89,3 +89,11 @@ def test_a_reader_that_leaves_ends_the_command_quietly(tmp_path):
     script = f"{sys.executable} -m adaptft train --help | true"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == ""
+
+
+def test_halves_of_characters_in_data_and_names_are_written_as_escapes():
+    from adaptft.errors import DataError
+
+    error = DataError("column \ud800 of caf\udce9.jsonl", fix="Rename \ud800.")
+    assert str(error) == "column \\ud800 of caf\\udce9.jsonl\nRename \\ud800."
+    assert error.args == (error.problem,)
