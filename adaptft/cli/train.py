@@ -52,12 +52,15 @@ def look_first(request: TrainRequest) -> Start:
     """Whether the output folder may be this run's, and where it begins, before minutes of reading.
 
     Raises:
-        RequestError: a run should go on, and nothing says which.
+        RequestError: a run should go on, and nothing says which; or wishes contradict each other.
         OutputError: the folder holds another run, or the checkpoint does not exist or is damaged.
     """
+    from adaptft.models.continuing import with_settings_of_adapter
+    from adaptft.policy.wishes import check_pairs
     from adaptft.training.folders import check
     from adaptft.training.resuming import starting_point
 
+    check_pairs(with_settings_of_adapter(request))
     folder = given_folder(request)
     if folder is not None:
         check(request, folder)
