@@ -27,6 +27,9 @@ _SECRETS = (  # what stands before a secret, and the secret
     re.compile(r"([?&](?:X-Amz-\w+|Signature|Policy|Key-Pair-Id|token|access_token)=)[^&\s'\"]+"),
 )
 
+_UNWRITABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""Control characters, ends of lines that are none of the keyboard's, halves of characters."""
+
 
 def without_secrets(text: str) -> str:
     """``text`` of a library or a user with tokens, passwords and signatures of addresses replaced by ``***``."""
@@ -36,12 +39,12 @@ def without_secrets(text: str) -> str:
 
 
 def writable(text: str) -> str:
-    """``text`` with halves of characters, which data and file names may hold, as escapes: any log can be written.
+    """``text`` with what data and file names may hold and no terminal or log should get, as escapes.
 
-    >>> writable("column \\ud800")
-    'column \\\\ud800'
+    >>> writable("column \\ud800, \\u2028 or \\x1b[31m")
+    'column \\\\ud800, \\\\u2028 or \\\\x1b[31m'
     """
-    return text.encode("utf-8", "backslashreplace").decode()
+    return _UNWRITABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class AdaptftError(Exception):

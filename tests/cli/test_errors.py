@@ -91,9 +91,9 @@ def test_a_reader_that_leaves_ends_the_command_quietly(tmp_path):
     assert done.stderr == ""
 
 
-def test_halves_of_characters_in_data_and_names_are_written_as_escapes():
+def test_what_no_terminal_or_log_should_get_is_written_as_escapes():
     from adaptft.errors import DataError
 
-    error = DataError("column \ud800 of caf\udce9.jsonl", fix="Rename \ud800.")
-    assert str(error) == "column \\ud800 of caf\\udce9.jsonl\nRename \\ud800."
+    error = DataError("columns \ud800 \u2028 \x85 of caf\udce9.jsonl", fix="Rename \x1b[31m.")
+    assert str(error) == "columns \\ud800 \\u2028 \\x85 of caf\\udce9.jsonl\nRename \\x1b[31m."
     assert error.args == (error.problem,)
