@@ -83,7 +83,8 @@ def _wait_for_a_signal(step: int) -> None:
     class Waiting(progress.ProgressReport):
         def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
             super().on_step_end(args, state, control, **more)
-            while state.global_step == step and not interruption.requested():
+            deadline = time.monotonic() + SECONDS  # the test may be gone
+            while state.global_step == step and not interruption.requested() and time.monotonic() < deadline:
                 time.sleep(0.01)
 
     run.ProgressReport = Waiting  # type: ignore[misc]
