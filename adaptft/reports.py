@@ -49,7 +49,9 @@ class StepMetrics:
     seconds: float
 
 
-IncidentKind = Literal["out_of_memory", "not_a_number", "loss_spike", "rolled_back", "gone_on_with_changes"]
+IncidentKind = Literal[
+    "out_of_memory", "not_a_number", "loss_spike", "rolled_back", "gone_on_with_changes", "not_fused"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,7 +92,7 @@ def train(builder: Any, cell: Cell, made: TrainPlan, tokens: list[list[int]]) ->
     from adaptft.training.arguments import training_arguments, uses_gpu
     from adaptft.training.assembly import collator, prepare_model
     from adaptft.training.batches import Rows
-    from adaptft.training.identity import identify
+    from adaptft.training.identification import identify
     from adaptft.training.incidents import Journal
     from adaptft.training.rows import TrainingRows
     from adaptft.training.trainer import SupervisedTrainer

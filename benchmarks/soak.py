@@ -4,7 +4,8 @@ python benchmarks/soak.py MODEL_FOLDER [--minutes 120] [--out benchmarks/results
 
 One small LoRA run after the other is trained to its end, through faults of all kinds: SIGKILL and SIGTERM at random
 moments, memory that runs out in forward or backward passes and in evaluation, a file-size limit (what a full disk or
-a quota does to a write), a byte flipped in a checkpoint, numbers that are none. After each run every optimizer step
+a quota does to a write), a share that is away for a moment, a main thread that hangs in C code and is asked to end, a
+byte flipped in a checkpoint, numbers that are none. After each run every optimizer step
 must be there, with the loss of a run without faults: bit for bit, and to 1e-5 where micro-batches were cut. Memory and
 file handles of the children, and what is left on the disk, are measured over the whole time.
 """
@@ -12,7 +13,9 @@ file handles of the children, and what is left on the disk, are measured over th
 from __future__ import annotations
 
 import argparse
+import ctypes
 import datetime
+import errno
 import json
 import math
 import os
@@ -42,17 +45,16 @@ Prepare = Callable[[], None]
 
 
 def out_of_memory(probability: float) -> Prepare:
-    """Layers run out of memory at more than 64 tokens, now and then, forward or backward."""
+    """Layers run out of memory at more than one row, padded to 128 tokens, now and then, forward or backward."""
 
     def prepare() -> None:
         def look(module: Any, values: Any) -> None:
             if not isinstance(module, GradientCheckpointingLayer) or random.random() > probability:
                 return
             tensor = next(value for value in values if torch.is_tensor(value))
-            if tensor.shape[0] * tensor.shape[1] > 64:
+            if tensor.shape[0] * tensor.shape[1] > 128:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
-        random.seed(os.getpid())
         which = hooks.register_module_forward_pre_hook, hooks.register_module_full_backward_pre_hook
         random.choice(which)(look)
 
@@ -62,6 +64,38 @@ def out_of_memory(probability: float) -> Prepare:
 def file_limit() -> None:
     """No file may grow beyond what half of an optimizer's state takes."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+
+
+def share_away() -> None:
+    """The share of the checkpoints says once that it cannot be reached, as NFS does."""
+    save, at, calls = torch.save, random.randint(1, 12), 0
+
+    def save_or_not(*arguments: Any, **settings: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        save(*arguments, **settings)
+
+    torch.save = save_or_not
+
+
+def hangs() -> None:
+    """A layer's pass never ends, and no Python runs in the main thread any more: a collective that waits for a rank."""
+    from adaptft.training import interruption
+
+    interruption.GRACE_SECONDS = 1.0
+    at, passes = random.randint(10, 200), 0
+
+    def look(module: Any, values: Any) -> None:
+        nonlocal passes
+        passes += isinstance(module, GradientCheckpointingLayer)
+        if passes == at:
+            mutex = ctypes.create_string_buffer(64)
+            for _ in range(2):  # the second time it waits for itself
+                ctypes.CDLL(None).pthread_mutex_lock(mutex)
+
+    hooks.register_module_forward_pre_hook(look)
 
 
 def no_number() -> None:
@@ -185,6 +219,7 @@ class Soak:
 
     def child(self, out: Path, prepare: Prepare | None = None) -> int:
         def both() -> None:
+            random.seed(os.getpid())
             measured(self.folder)()
             if prepare is not None:
                 prepare()
@@ -223,6 +258,8 @@ FAULTS: dict[str, Callable[[Soak, Path], int]] = {
     "out_of_memory": lambda soak, out: soak.whole(out, out_of_memory(0.05)),
     "out_of_memory_and_kill": lambda soak, out: soak.signalled(out, signal.SIGKILL, out_of_memory(0.05)),
     "file_limit": lambda soak, out: soak.whole(out, file_limit),
+    "share_away": lambda soak, out: soak.whole(out, share_away),
+    "hangs": lambda soak, out: soak.signalled(out, signal.SIGTERM, hangs),
     "flipped_bit": lambda soak, out: soak.flip(out),
     "no_number": lambda soak, out: soak.whole(out, no_number),
 }
@@ -230,7 +267,8 @@ ANY_SIGNAL = (0, 130, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
 """Before a run has begun, a signal ends Python as it ends any program."""
 EXPECTED: dict[str, tuple[int, ...]] = {
     "none": (0,), "kill": ANY_SIGNAL, "terminate": ANY_SIGNAL, "interrupt": ANY_SIGNAL, "out_of_memory": (0,),
-    "out_of_memory_and_kill": ANY_SIGNAL, "file_limit": (1,), "flipped_bit": ANY_SIGNAL, "no_number": (0,),
+    "out_of_memory_and_kill": ANY_SIGNAL, "file_limit": (1,), "share_away": (0,), "hangs": ANY_SIGNAL,
+    "flipped_bit": ANY_SIGNAL, "no_number": (0,),
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,9 @@ from adaptft.errors import RequestError
 from adaptft.parsing import Parsed
 from adaptft.plans import TrainPlan
 from adaptft.requests import TrainRequest
+
+if TYPE_CHECKING:
+    from adaptft.training.resuming import Start
 
 EXAMPLE = """\
 adaptft train --model qwen-7b --train_type qlora
@@ -52,28 +56,45 @@ def _planned(parsed: Parsed[TrainRequest], machine_file: Path | None) -> tuple[T
         AdaptftError: the folder is taken, or what is planned for cannot be read.
     """
     from adaptft.cli.planning import plan_run, refuse_unfit, render_planned
-    from adaptft.cli.screens import show
-    from adaptft.training.folders import check as check_folder
+    from adaptft.cli.screens import show, sign_of_life
 
-    if parsed.request.output_dir is not None:
-        check_folder(parsed.request, Path(parsed.request.output_dir))  # before minutes of reading
+    start = look_first(parsed.request)
     planned = plan_run(parsed, machine_file)
+    if planned.plan.fits and start.is_given:
+        from adaptft.training.run import refuse_other_run
+
+        with sign_of_life("comparing with the checkpoint"):
+            refuse_other_run(planned.plan, start)
     show(render_planned(planned))
     refuse_unfit(planned.plan)
-    return planned.plan, output_folder(planned.plan)
+    return planned.plan, given_folder(planned.plan.request) or default_folder(planned.plan)
 
 
-def output_folder(plan: TrainPlan) -> Path:
-    """The folder that was asked for, the run that goes on, or a new one named for the time.
+def look_first(request: TrainRequest) -> Start:
+    """Whether the output folder may be this run's, and where it begins, before minutes of reading.
+
+    Raises:
+        RequestError: a run should go on, and nothing says which; or wishes contradict each other.
+        OutputError: the folder holds another run, or the checkpoint does not exist or is damaged.
+    """
+    from adaptft.models.continuing import with_settings_of_adapter
+    from adaptft.policy.wishes import check_pairs
+    from adaptft.training.folders import check
+    from adaptft.training.resuming import starting_point
+
+    check_pairs(with_settings_of_adapter(request))
+    folder = given_folder(request)
+    if folder is not None:
+        check(request, folder)
+    return starting_point(request, folder or Path())
+
+
+def given_folder(request: TrainRequest) -> Path | None:
+    """The folder that was asked for, or that of the run that goes on; None for a new one.
 
     Raises:
         RequestError: a run should go on, and nothing says which.
     """
-    from datetime import datetime
-
-    from adaptft.cli.planning import default_output_dir
-
-    request = plan.request
     if request.output_dir is not None:
         return Path(request.output_dir)
     if request.resume_from_checkpoint == "auto":
@@ -82,4 +103,13 @@ def output_folder(plan: TrainPlan) -> Path:
         )
     if request.resume_from_checkpoint is not None and not request.resume_only_model:
         return Path(request.resume_from_checkpoint).parent
+    return None
+
+
+def default_folder(plan: TrainPlan) -> Path:
+    """A new folder, named for the model, the method and the time."""
+    from datetime import datetime
+
+    from adaptft.cli.planning import default_output_dir
+
     return default_output_dir(plan, datetime.now())

@@ -57,6 +57,22 @@ def fuse_adapted_layers(model: nn.Module, *, transposed_copy: bool = True, slice
     return FusedCounts(len(mlps), len(groups), 3 * len(mlps) + sum(map(len, groups)))
 
 
+def left_unfused(model: nn.Module) -> tuple[str, ...]:
+    """Full names of what ``fuse_adapted_layers`` could not stand for: adapted layers that run PEFT's own forward, and
+    MLPs whose three adapted layers are not one operator."""
+    from peft.tuners.lora.layer import LoraLayer
+
+    fused = {layer for block in model.modules() if hasattr(block, "gate_up") for layer in block.children()}
+    names = []
+    for name, module in model.named_modules():
+        members = [getattr(module, member, None) for member in FUSED_MLP_LAYERS]
+        is_split_mlp = all(isinstance(member, LoraLayer) for member in members) and not hasattr(module, "gate_up")
+        is_pefts_own = isinstance(module, LoraLayer) and module not in fused and "forward" not in vars(module)
+        if is_split_mlp or is_pefts_own:
+            names.append(name.removeprefix("base_model.model."))
+    return tuple(names)
+
+
 def is_plain(layer: Any) -> bool:
     """True for a PEFT LoRA layer over a linear one, with one adapter, without dropout or a variant such as DoRA."""
     from peft.tuners.lora.layer import LoraLayer

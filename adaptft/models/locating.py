@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -181,14 +183,29 @@ def _needs_code(config: dict[str, Any]) -> bool:
 
 
 def _check_code(config: dict[str, Any], model: str, trust_remote_code: bool) -> None:
-    if trust_remote_code or not _needs_code(config):
+    """Code is refused, or warned of where it is trusted: transformers then takes it before its own."""
+    if not config.get("auto_map"):
         return
-    values = [item for value in config["auto_map"].values() for item in (value if isinstance(value, list) else [value])]
-    files = sorted({f"{str(value).partition('--')[2] or value}".partition(".")[0] + ".py" for value in values if value})
-    raise ModelError(
-        f"{model} runs Python code of its own: {', '.join(files)}.",
-        fix="Read these files; if you trust them, add --trust_remote_code.",
-    )
+    files = _code_files(config["auto_map"])
+    if trust_remote_code:
+        _warn_of_code(model, files)
+    elif _needs_code(config):
+        raise ModelError(
+            f"{model} runs Python code of its own: {files}.",
+            fix="Read these files; if you trust them, add --trust_remote_code.",
+        )
+
+
+def _code_files(auto_map: dict[str, Any]) -> str:
+    values = [item for value in auto_map.values() for item in (value if isinstance(value, list) else [value])]
+    names = {f"{str(value).partition('--')[2] or value}".partition(".")[0] + ".py" for value in values if value}
+    return ", ".join(sorted(names))
+
+
+@cache
+def _warn_of_code(model: str, files: str) -> None:
+    """Once in a process, however often the model is looked for."""
+    print(f"Warning: {model} runs Python code of its own, since --trust_remote_code is set: {files}.", file=sys.stderr)
 
 
 def _check_not_quantized(config: dict[str, Any], model: str, path: Path) -> None:

@@ -33,7 +33,7 @@ def check_wishes(dataset: DatasetShape, request: TrainRequest, software: Softwar
         MissingPackage: 4-bit weights or 8-bit states are asked for and bitsandbytes is not installed.
     """
     _check_numbers(request)
-    _check_pairs(request)
+    check_pairs(request)
     if dataset.num_rows < 1:
         raise DataError("There are no rows to train on.", fix="Name a data set with --dataset.")
     for wanted, purpose in ((wants_4_bit(request), "qlora"), (wants_8_bit_states(request), f"optim {request.optim}")):
@@ -94,7 +94,12 @@ def _check_numbers(request: TrainRequest) -> None:
         )
 
 
-def _check_pairs(request: TrainRequest) -> None:
+def check_pairs(request: TrainRequest) -> None:
+    """Refuse wishes that contradict each other, whatever the machine and the data are.
+
+    Raises:
+        RequestError: two of them do.
+    """
     if request.train_type == "full":
         useless = [f.name for f in fields(request) if f.metadata.get("group") == ADAPTER and _is_set(request, f.name)]
         if useless:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import secrets
 import threading
 import time
 import uuid
@@ -122,8 +123,12 @@ def _failure(error: Exception) -> ApiError:
 
 
 def _key_check(api_key: str) -> Callable[[Request, Callable[[Request], Awaitable[Response]]], Awaitable[Response]]:
+    wanted = f"Bearer {api_key}".encode()
+
     async def check(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        if request.url.path == "/health" or request.headers.get("authorization") == f"Bearer {api_key}":
+        sent = request.headers.get("authorization", "").encode("latin-1")  # as they came over the wire
+        # in constant time: how long a refusal takes must not tell how much of a guess was right
+        if request.url.path == "/health" or secrets.compare_digest(sent, wanted):
             return await answer(request)
         refused = ApiError(
             "The API key is missing or wrong: send Authorization: Bearer KEY.", status=401, code="invalid_api_key"

@@ -28,11 +28,13 @@ numbers      what they say: skip, go back, or stop with the likely cause
 inspection   the rows of a bad step, written down
 incidents    what went wrong and what was learned from it; goes with checkpoints
 identity     what makes a run that run, compared before a checkpoint is gone on from
+identification  the identity of the run that a plan makes of model and rows
 checkpoints  when a checkpoint is whole, and which one a run goes on from
 keeping      how one is written, whole or not at all, and which are kept
 resuming     where a run begins: anew, from a checkpoint, from weights, again
 disk_faults  what a file system refuses, in two lines
 interruption  Ctrl-C and SIGTERM, and what is kept
+watchdog     ends a process that was asked to end and is stuck
 recovery     what stops a run, in two lines
 results      the result folder
 model_card   its README.md

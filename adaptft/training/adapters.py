@@ -12,7 +12,7 @@ from torch import nn
 from adaptft.errors import TrainingError
 from adaptft.kernels.float8_training import convert_for_training
 from adaptft.kernels.frozen_linear import FrozenLinear, convert_nf4, convert_to_fp8, is_named
-from adaptft.kernels.fusing import fuse_adapted_layers
+from adaptft.kernels.fusing import fuse_adapted_layers, left_unfused
 from adaptft.plans import DTYPE_NAMES, FP8_ALIGNMENT, AdapterKernels, Batch, Decisions, Method
 from adaptft.training import ranks
 
@@ -63,6 +63,17 @@ def prepare(model: Any, decisions: Decisions) -> Any:
     if kernels.fused:
         fuse_adapted_layers(adapted, transposed_copy=kernels.transposed_copy)
     return adapted
+
+
+def unfused(model: Any, kernels: AdapterKernels) -> str | None:
+    """What runs slower and takes more memory than planned, in a sentence; None where all is as planned."""
+    names = left_unfused(model) if kernels.fused else ()
+    if not names:
+        return None
+    return (
+        f"The plan counts on fused kernels, which {len(names)} blocks of this model cannot use ({names[0]} is the "
+        "first): PEFT's own layers run there, with the same numbers, slower and with more memory than planned."
+    )
 
 
 def _train_in_fp8(model: Any, method: Method, batch: Batch, *, on_gpu: bool) -> None:

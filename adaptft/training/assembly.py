@@ -15,7 +15,7 @@ from adaptft.plans import DTYPE_NAMES, TrainPlan
 from adaptft.training import adapters, checking, checkpointing, losses, numerics
 from adaptft.training.arguments import training_arguments
 from adaptft.training.batches import Collator, Form
-from adaptft.training.identity import identify
+from adaptft.training.identification import identify
 from adaptft.training.incidents import Journal
 from adaptft.training.inspection import tokenizer_of
 from adaptft.training.numbers import require_learning_rate
@@ -46,16 +46,20 @@ def build_trainer(
     arguments = training_arguments(plan, output_dir, resumes=resumes, evaluates=rows.evaluation is not None)
     if plan.decisions.placement.value.num_ranks == 1:
         arguments._n_gpu = min(arguments.n_gpu, 1)  # transformers would wrap nn.DataParallel over all it sees
+    journal = journal or Journal(is_told=arguments.should_save)
+    model = build_model(plan, model_path)
+    if said := adapters.unfused(model, plan.decisions.adapters.value):
+        journal.add_once("not_fused", 0, said)
     return SupervisedTrainer(
         plan,
-        build_model(plan, model_path),
+        model,
         arguments,
         collator=collator(plan),
         train_rows=rows.training,
         eval_rows=rows.evaluation,
         callbacks=list(callbacks),
         identity=identify(plan, model_path, rows),
-        journal=journal or Journal(is_told=arguments.should_save),
+        journal=journal,
         decode=tokenizer_of(model_path),
     )
 

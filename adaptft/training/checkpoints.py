@@ -14,8 +14,8 @@ import xxhash
 
 from adaptft.artifacts import FILE_NAME
 from adaptft.errors import OutputError
-from adaptft.plans import TrainPlan
 from adaptft.records import read_json
+from adaptft.requests import TrainRequest
 from adaptft.training.identity import RunIdentity
 
 SEAL = "checkpoint.json"
@@ -95,8 +95,8 @@ def newest_whole(
     return None, tuple(passed_over)
 
 
-def find_checkpoint(plan: TrainPlan, output_dir: Path) -> tuple[Path | None, tuple[str, ...]]:
-    """The checkpoint that ``plan.request.resume_from_checkpoint`` means, with notes; None to start anew.
+def find_checkpoint(request: TrainRequest, output_dir: Path) -> tuple[Path | None, tuple[str, ...]]:
+    """The checkpoint that ``request.resume_from_checkpoint`` means, with notes; None to start anew.
 
     ``auto`` takes the newest whole one of ``output_dir``; a path takes that one or nothing. With ``resume_only_model``
     a checkpoint is whole where its weights are.
@@ -105,7 +105,6 @@ def find_checkpoint(plan: TrainPlan, output_dir: Path) -> tuple[Path | None, tup
         OutputError: the named checkpoint does not exist or is damaged; or the folder holds a result and no whole
             checkpoint, so that starting anew would replace it unasked.
     """
-    request = plan.request
     patterns = WEIGHTS if request.resume_only_model else ("*",)
     if request.resume_from_checkpoint is None:
         return None, ()

@@ -28,6 +28,8 @@ class RecoveryState:
     """What the planned learning rate is multiplied by, after runs of numbers that are none."""
     rollbacks: int = 0
     overflows: int = 0
+    owes_evaluation: bool = False
+    """True in a checkpoint whose step should have been evaluated when a signal came; the run that goes on does it."""
     incidents: tuple[Incident, ...] = ()
 
 
@@ -48,6 +50,11 @@ class Journal:
             self.change(incidents=(*self.state.incidents, Incident(kind=kind, step=step, said=said)))
         if self._is_told:
             print(f"step {step}: {said}", file=sys.stderr)
+
+    def add_once(self, kind: IncidentKind, step: int, said: str) -> None:
+        """``add``, unless an earlier process of the run has said it."""
+        if all(incident.said != said for incident in self.state.incidents):
+            self.add(kind, step, said)
 
     def write(self, folder: Path) -> None:
         """Leave the state in a checkpoint."""

@@ -53,18 +53,25 @@ class LoggedSteps:
         self._settle(keep=0)
         if self.control.should_evaluate:
             self._evaluate(trial, ignore_keys_for_eval)
+            self._stop_where_asked()  # a signal breaks an evaluation off
         if self.control.should_save:
             self._save_checkpoint(model, trial)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
         self.step_begin = self.clock.mark()
 
     def _stop_where_asked(self: Any) -> None:
-        """After a signal: save, and take no further step; all ranks see it behind the same step."""
+        """After a signal: save, and take no further step; all ranks see it behind the same step.
+
+        An evaluation that is due is left to the run that goes on.
+        """
         wished = interruption.requested() if self.args.world_size <= 1 else self.counters.is_stop_wished
-        if not wished or self.state.global_step >= self.state.max_steps:
+        if not wished:
             return
         interruption.arrived()
+        if self.state.global_step >= self.state.max_steps and not self.control.should_evaluate:
+            return
         self.was_stopped = True
+        self.journal.change(owes_evaluation=self.control.should_evaluate)
         self.control.should_training_stop, self.control.should_evaluate = True, False
         self.control.should_save = self.args.save_strategy != "no"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from adaptft.training import preflight, schedules
+from adaptft.training import interruption, preflight, schedules
 from adaptft.training.keeping import PAUSES_SECONDS
 
 
@@ -73,4 +73,5 @@ class Resumable:
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             self.keeper.write(lambda: self.keeper.seal(step), pauses=())
+        interruption.kept(self.keeper.folder / f"checkpoint-{step}")
         self.counters.saved_step = step

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adaptft.plans import TrainPlan
 from adaptft.requests import TrainRequest
 from adaptft.training.checkpoints import find_checkpoint, newest_whole, read_seal, step_of
 from adaptft.training.identity import RunIdentity, require_same_run, require_same_weights
@@ -23,19 +22,24 @@ class Start:
     notes: tuple[str, ...] = ()
 
     @property
+    def is_given(self) -> bool:
+        """True where the run begins with what another one left."""
+        return self.checkpoint is not None or self.weights is not None
+
+    @property
     def resumes(self) -> bool:
         """True where the first step is not step 1."""
         return self.checkpoint is not None
 
 
-def starting_point(plan: TrainPlan, output_dir: Path) -> Start:
+def starting_point(request: TrainRequest, output_dir: Path) -> Start:
     """What the request asks for.
 
     Raises:
         OutputError: the checkpoint asked for does not exist or is damaged.
     """
-    found, notes = find_checkpoint(plan, output_dir)
-    if plan.request.resume_only_model:
+    found, notes = find_checkpoint(request, output_dir)
+    if request.resume_only_model:
         return Start(weights=found, notes=notes)
     return Start(checkpoint=found, notes=notes)
 

@@ -24,7 +24,7 @@ from adaptft.training.agreement import require_same_beginning
 from adaptft.training.arguments import training_arguments, uses_gpu
 from adaptft.training.assembly import build_trainer
 from adaptft.training.checkpoints import read_seal
-from adaptft.training.identity import identify
+from adaptft.training.identification import identify
 from adaptft.training.numbers import RollBack
 from adaptft.training.progress import ProgressReport
 from adaptft.training.resuming import Start
@@ -42,14 +42,37 @@ def run(plan: TrainPlan, output_dir: Path) -> RunReport:
     Raises:
         AdaptftError: see ``adaptft.training.train``.
     """
+    with interruption.watched(output_dir):
+        return _run(plan, output_dir)
+
+
+def refuse_other_run(plan: TrainPlan, start: Start) -> None:
+    """Look before the plan is shown whether it goes on with the run that ``start`` is of; the model is here.
+
+    Raises:
+        RequestError: it does not; everything that differs is named.
+    """
+    base = _locate(plan)
+    rows = prepare_rows(plan, models.load_tokenizer(base.path))
+    resuming.accept(start, identify(plan, base.path, rows), plan.request, is_told=False)
+
+
+def _locate(plan: TrainPlan) -> models.LocalModel:
+    request = plan.request
+    return models.locate(
+        request.model, hub=request.hub, revision=request.revision, trust_remote_code=request.trust_remote_code
+    )
+
+
+def _run(plan: TrainPlan, output_dir: Path) -> RunReport:
     begin = time.monotonic()
     numerics.set_up(plan)
     ranks.require_possible(plan, on_gpu=uses_gpu(plan))
-    start = resuming.starting_point(plan, output_dir)
+    start = resuming.starting_point(plan.request, output_dir)
+    if start.checkpoint is not None:
+        interruption.kept(start.checkpoint)
     request = plan.request
-    base = models.locate(
-        request.model, hub=request.hub, revision=request.revision, trust_remote_code=request.trust_remote_code
-    )
+    base = _locate(plan)
     process = training_arguments(plan, output_dir, resumes=start.resumes, evaluates=False)
     with process.main_process_first(desc="tokenising"):
         rows = prepare_rows(plan, models.load_tokenizer(base.path))

@@ -6,14 +6,12 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from adapters_factory import random_adapter
+from forked import Forked, when
 from models_factory import change_json
 
 from adaptft.cli import main
@@ -238,18 +236,15 @@ def test_a_spoilt_adapter(words: str, spoil: Make, problem: str, here: Path, cap
 
 
 def test_ctrl_c_in_training_is_one_line_and_leaves_no_result(here: Path) -> None:
-    command = [sys.executable, "-m", "adaptft", *FROM_GOOD.replace("max_steps 1", "max_steps 9999").split()]
-    with subprocess.Popen(
-        [*command, "--save_strategy", "no"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr is not None
-        assert process.stderr.readline().startswith("step 1/")
-        time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        said = process.stderr.read().splitlines()
-        assert process.wait(timeout=60) == 130
+    words = [*FROM_GOOD.replace("max_steps 1", "max_steps 9999").split(), "--save_strategy", "no"]
+    running = Forked(words, here / "log", {}, folder=here, waits_at=2)
+    when(running, (here / "out" / "plan.json").exists)
+    when(running, lambda: "step 1/" in running.log.read_text())
+    running.send_signal(signal.SIGINT)
+    status, said = running.ended()
+    assert status == 130
     assert [line for line in said if line and not line.startswith("step")] == [
-        "Stopping after this step, with a checkpoint; once more to stop at once.",
+        "Stopping after this step, within 25 s, with a checkpoint; once more to stop at once.",
         "Interrupted before the first checkpoint: nothing is kept in out; start the run again.",
     ]
     assert not (here / "out").exists()

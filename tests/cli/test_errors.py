@@ -89,3 +89,11 @@ def test_a_reader_that_leaves_ends_the_command_quietly(tmp_path):
     script = f"{sys.executable} -m adaptft train --help | true"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == ""
+
+
+def test_what_no_terminal_or_log_should_get_is_written_as_escapes():
+    from adaptft.errors import DataError
+
+    error = DataError("columns \ud800 \u2028 \x85 of caf\udce9.jsonl", fix="Rename \x1b[31m.")
+    assert str(error) == "columns \\ud800 \\u2028 \\x85 of caf\\udce9.jsonl\nRename \\x1b[31m."
+    assert error.args == (error.problem,)

@@ -9,7 +9,7 @@ from sample_plan import PLAN
 
 from adaptft.cli.estimates import estimate
 from adaptft.cli.planning import default_output_dir, refuse_unfit
-from adaptft.cli.train import output_folder
+from adaptft.cli.train import default_folder, given_folder
 from adaptft.errors import DataError, DoesNotFit, RequestError
 from adaptft.plans import Rejected
 from adaptft.requests import TrainRequest
@@ -81,13 +81,14 @@ def test_a_plan_that_does_not_fit_is_refused_with_the_way_out(rejected, fix):
 
 
 def test_the_output_folder_is_the_one_asked_for_the_checkpoints_or_a_new_one():
-    assert output_folder(plan_for(output_dir="out")) == Path("out")
-    assert output_folder(plan_for(resume_from_checkpoint="out/checkpoint-3")) == Path("out")
-    assert output_folder(plan_for()).name.startswith("qwen2.5-7b-qlora-")
+    assert given_folder(plan_for(output_dir="out").request) == Path("out")
+    assert given_folder(plan_for(resume_from_checkpoint="out/checkpoint-3").request) == Path("out")
+    assert given_folder(plan_for().request) is None
+    assert default_folder(plan_for()).name.startswith("qwen2.5-7b-qlora-")
     now = datetime(2026, 11, 30, 15, 5, 12)
     assert default_output_dir(plan_for(), now) == Path("output/qwen2.5-7b-qlora-20261130-150512")
 
 
 def test_a_run_that_should_go_on_must_be_named():
     with pytest.raises(RequestError, match="no run to go on with"):
-        output_folder(plan_for(resume_from_checkpoint="auto"))
+        given_folder(plan_for(resume_from_checkpoint="auto").request)

@@ -12,7 +12,7 @@ from torch.nn.functional import gelu, silu
 
 from adaptft.kernels.adapted_linear import adapted_linear
 from adaptft.kernels.adapted_mlp import adapted_mlp
-from adaptft.kernels.fusing import fuse_adapted_layers, is_plain
+from adaptft.kernels.fusing import fuse_adapted_layers, is_plain, left_unfused
 
 
 def _adapted(path, **options):
@@ -44,6 +44,7 @@ def test_fused_layers_have_the_loss_and_gradients_of_pefts(request, family, rank
     counts = fuse_adapted_layers(fused)
     num_layers = plain.config.num_hidden_layers
     assert (counts.mlps, counts.layers) == (num_layers, 7 * num_layers)
+    assert left_unfused(fused) == ()
     tokens = torch.randint(0, 200, (2, 24))
     expected, expected_gradients = _loss_and_gradients(plain, tokens)
     loss, gradients = _loss_and_gradients(fused, tokens)
@@ -79,6 +80,9 @@ def test_dropout_and_dora_are_left_to_peft(tiny_qwen2, options):
     model = _adapted(tiny_qwen2, **options)
     assert not any(is_plain(module) for module in model.modules())
     assert fuse_adapted_layers(model).layers == 0
+    names = left_unfused(model)
+    assert {"model.layers.0.mlp", "model.layers.3.self_attn.q_proj"} <= set(names)
+    assert len(names) == 8 * model.config.num_hidden_layers, "seven layers and the MLP that they should have made"
 
 
 def test_some_targets_only(tiny_qwen2):
@@ -86,6 +90,7 @@ def test_some_targets_only(tiny_qwen2):
     fused = copy.deepcopy(plain)
     counts = fuse_adapted_layers(fused)
     assert (counts.mlps, counts.layers) == (0, 3 * plain.config.num_hidden_layers)
+    assert left_unfused(fused) == ()
     tokens = torch.randint(0, 200, (1, 12))
     expected, got = _loss_and_gradients(plain, tokens), _loss_and_gradients(fused, tokens)
     torch.testing.assert_close(got[0], expected[0])

@@ -124,6 +124,18 @@ def test_what_is_wrong_with_a_folder_is_said(
     assert "\n" not in caught.value.problem + caught.value.fix
 
 
+def test_code_that_is_trusted_is_warned_of_once_with_its_files(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _own_code(folder)
+    for _ in range(2):
+        locate(str(folder), trust_remote_code=True)
+    assert capsys.readouterr().err == (
+        f"Warning: {folder} runs Python code of its own, since --trust_remote_code is set: "
+        "configuration_odd.py, modeling_odd.py.\n"
+    )
+
+
 def test_inference_may_take_a_quantised_folder(folder: Path) -> None:
     _quantized(folder)
     assert locate(str(folder), allow_quantized=True).path == folder

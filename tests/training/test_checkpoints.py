@@ -119,21 +119,24 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_passed_over_by_auto(tiny_qw
     harm(copy / "checkpoint-8" / name)
     by_name = a_plan(tiny_qwen2, request={"resume_from_checkpoint": str(copy / "checkpoint-8")})
     with pytest.raises(OutputError, match=said):
-        find_checkpoint(by_name, copy)
-    found, notes = find_checkpoint(a_plan(tiny_qwen2, request={"resume_from_checkpoint": "auto"}), copy)
+        find_checkpoint(by_name.request, copy)
+    found, notes = find_checkpoint(a_plan(tiny_qwen2, request={"resume_from_checkpoint": "auto"}).request, copy)
     assert found == copy / "checkpoint-6"
     assert notes[0].startswith("Passed over checkpoint-8")
     assert (copy / "checkpoint-8").is_dir(), "nothing damaged is deleted"
 
 
 def test_auto_starts_anew_where_there_is_nothing(tiny_qwen2, tmp_path):
-    assert find_checkpoint(a_plan(tiny_qwen2, request={"resume_from_checkpoint": "auto"}), tmp_path) == (None, ())
+    assert find_checkpoint(a_plan(tiny_qwen2, request={"resume_from_checkpoint": "auto"}).request, tmp_path) == (
+        None,
+        (),
+    )
 
 
 def test_a_checkpoint_that_does_not_exist_is_refused(tiny_qwen2, tmp_path):
     plan = a_plan(tiny_qwen2, request={"resume_from_checkpoint": str(tmp_path / "checkpoint-9")})
     with pytest.raises(OutputError, match="There is no checkpoint"):
-        find_checkpoint(plan, tmp_path)
+        find_checkpoint(plan.request, tmp_path)
 
 
 def test_a_checkpoint_holds_no_empty_model_card(whole):
@@ -154,7 +157,7 @@ def auto(model, folder):
 def test_a_damaged_checkpoint_is_kept_beside_the_one_that_takes_its_place(tiny_qwen2, whole, copy):
     delete(copy / "checkpoint-8" / "optimizer.pt")
     before = {p.name: p.read_bytes() for p in (copy / "checkpoint-8").iterdir()}
-    found, notes = find_checkpoint(auto(tiny_qwen2, copy), copy)
+    found, notes = find_checkpoint(auto(tiny_qwen2, copy).request, copy)
     assert "It is kept (checkpoint-8.aside" in notes[0]
     resumed = run(auto(tiny_qwen2, copy), copy, found)
     assert losses(resumed) == losses(whole[0])
@@ -175,6 +178,6 @@ def test_what_a_killed_run_was_writing_is_cleared_away(tiny_qwen2, copy, name):
     from adaptft.training import folders
 
     (copy / name / "checkpoint-9").mkdir(parents=True)
-    assert find_checkpoint(auto(tiny_qwen2, copy), copy)[0] == copy / "checkpoint-8"
+    assert find_checkpoint(auto(tiny_qwen2, copy).request, copy)[0] == copy / "checkpoint-8"
     folders.claim(auto(tiny_qwen2, copy), copy)
     assert not (copy / name).exists()

@@ -44,9 +44,26 @@ def fill(folder, leaving):
         stream.write(b"\0" * (shutil.disk_usage(folder).free - leaving))
 
 
+@pytest.fixture(scope="module")
+def whole_losses(tiny_qwen2, tmp_path_factory):
+    """Losses of a run that nothing breaks, by method."""
+    return {
+        name: losses(trained(a_plan(tiny_qwen2, method=method, schedule=SCHEDULE), tmp_path_factory.mktemp(name)))
+        for name, method in (("lora", {}), ("full", FULL))
+    }
+
+
+def trained(plan, folder):
+    trainer = a_trainer(plan, folder, PACKS)
+    trainer.train()
+    return trainer
+
+
 @pytest.mark.parametrize("leaving", [100, 200_000, 700_000], ids=lambda n: f"{n}-left")
 @pytest.mark.parametrize("method", [{}, FULL], ids=["lora", "full"])
-def test_a_disk_that_fills_up_is_told_with_the_last_good_checkpoint(tiny_qwen2, tmp_path, leaving, method, monkeypatch):
+def test_a_disk_that_fills_up_is_told_with_the_last_good_checkpoint(
+    tiny_qwen2, whole_losses, tmp_path, leaving, method, monkeypatch
+):
     monkeypatch.setattr(
         "adaptft.training.keeping.SPARE_BYTES", -(1 << 40)
     )  # no look beforehand: the write itself fails
@@ -64,9 +81,7 @@ def test_a_disk_that_fills_up_is_told_with_the_last_good_checkpoint(tiny_qwen2, 
         (disk / "somebody.bin").unlink()
         resumed = a_trainer(plan, disk, PACKS, resumes=True)
         resumed.train(resume_from_checkpoint=str(disk / "checkpoint-2"))
-    whole = a_trainer(plan, tmp_path / "whole", PACKS)
-    whole.train()
-    assert losses(resumed) == losses(whole)
+    assert losses(resumed) == whole_losses["full" if method else "lora"]
 
 
 def test_a_disk_that_is_too_small_is_told_before_the_first_step(tiny_qwen2, tmp_path):

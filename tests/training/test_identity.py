@@ -8,7 +8,8 @@ from training_plans import FULL, a_plan, a_trainer, packs
 
 from adaptft.errors import OutputError, RequestError
 from adaptft.training import folders, train
-from adaptft.training.identity import RunIdentity, differences, require_same_run, total_steps
+from adaptft.training.identification import total_steps
+from adaptft.training.identity import RunIdentity, differences, require_same_run
 
 SCHEDULE = {"max_steps": 4, "eval_steps": 2, "save_steps": 2}
 BATCH = {"max_length": 160}

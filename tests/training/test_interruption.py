@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from forked import Forked, when
 from training_plans import a_plan
 
 from adaptft.artifacts import plan_text
@@ -38,28 +39,20 @@ def rows(tmp_path):
     return path
 
 
-def stopped(words, number, condition, tmp_path):
-    """Start python with ``words``, signal it when ``condition()`` holds; its status and its lines on stderr.
-
-    ``number`` may be a function that signals the process, or None.
-    """
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "ADAPTFT_HOME": str(tmp_path / "home")}
-    with subprocess.Popen([sys.executable, *words], env=environment, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 120
-        while not condition() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-        if callable(number):
-            number(process)
-        elif number is not None:
-            process.send_signal(number)
-        errors = process.communicate(timeout=120)[1]
-    return process.returncode, errors.strip().splitlines()
+def stopped(words, number, condition, tmp_path, waits_at=None):
+    """Start ``adaptft`` with ``words``, signal it when ``condition()`` holds; its status and its lines on stderr."""
+    home = {"ADAPTFT_HOME": str(tmp_path / "home")}
+    running = Forked(words, tmp_path / "log", home, folder=tmp_path, waits_at=waits_at)
+    when(running, condition)
+    if number is not None:
+        running.send_signal(number)
+    return running.ended()
 
 
 def command(model, rows, out, *words):
     return [
-        "-m", "adaptft", "train", "--model", str(model), "--dataset", str(rows), "--output_dir", str(out), "--device",
-        "cpu", "--max_steps", "5000", "--max_length", "64", "--train_type", "lora", "--report_to", "none", *words,
+        "train", "--model", str(model), "--dataset", str(rows), "--output_dir", str(out), "--device", "cpu",
+        "--max_steps", "5000", "--max_length", "64", "--train_type", "lora", "--report_to", "none", *words,
     ]  # fmt: skip
 
 
@@ -67,7 +60,7 @@ def command(model, rows, out, *words):
 def test_the_whole_checkpoint_is_named_with_the_way_to_go_on(tiny_qwen2, rows, tmp_path, number):
     out = tmp_path / "out"
     words = command(tiny_qwen2, rows, out, "--save_steps", "2")
-    status, lines = stopped(words, number, lambda: list(out.glob(f"checkpoint-*/{SEAL}")), tmp_path)
+    status, lines = stopped(words, number, (out / "checkpoint-2" / SEAL).exists, tmp_path, waits_at=3)
     assert status == 0
     kept = checkpoint_folders(out)
     assert kept
@@ -76,7 +69,7 @@ def test_the_whole_checkpoint_is_named_with_the_way_to_go_on(tiny_qwen2, rows, t
         f"Stopped and saved: {kept[0]} holds every step; go on with the same command and "
         f"--resume_from_checkpoint auto --output_dir {out}"
     )
-    assert STOPPING.decode().strip() in lines
+    assert STOPPING.format(interruption.GRACE_SECONDS).strip() in lines
     assert "Traceback" not in "\n".join(lines)
     assert not (out / "adaptft.json").exists(), "the run is not finished"
 
@@ -119,11 +112,18 @@ def test_a_step_that_takes_longer_than_the_grace_is_not_waited_for(tmp_path, mon
 
 def test_what_is_saved_in_time_takes_the_time_it_takes(tmp_path, monkeypatch):
     monkeypatch.setattr(interruption, "GRACE_SECONDS", 0.1)
-    with told(tmp_path), interruption.finishing_steps():
-        signal.raise_signal(signal.SIGTERM)
-        interruption.arrived()
-        time.sleep(0.3)
-    assert not interruption.requested(), "the next run in this process is not stopped"
+
+    def run():
+        with told(tmp_path):
+            with interruption.finishing_steps():
+                signal.raise_signal(signal.SIGTERM)
+                interruption.arrived()
+                time.sleep(0.3)
+            assert not interruption.requested(), "the next run in this process is not stopped"
+
+    with pytest.raises(Interrupted, match="had come to its end; its result is in") as told_of:
+        run()
+    assert told_of.value.exit_code == 0
 
 
 def test_outside_of_the_steps_the_first_signal_stops_at_once(tmp_path):
@@ -131,13 +131,14 @@ def test_outside_of_the_steps_the_first_signal_stops_at_once(tmp_path):
         signal.raise_signal(signal.SIGINT)
 
 
-@pytest.mark.slow
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tiny_qwen2, rows, tmp_path):
+@pytest.mark.parametrize("waits_at", [6, 12], ids=["amid its steps", "in its last step"])
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tiny_qwen2, rows, tmp_path, waits_at):
     out = tmp_path / "out"
-    short = ["--max_steps", "60", "--save_steps", "10", "--resume_from_checkpoint", "auto"]
+    short = ["--max_steps", "12", "--save_steps", "4", "--eval_steps", "1", "--resume_from_checkpoint", "auto"]
     words = [*command(tiny_qwen2, rows, out), *short]
-    status, _ = stopped(words, signal.SIGTERM, lambda: list(out.glob(f"checkpoint-*/{SEAL}")), tmp_path)
-    assert status == 0
+    status, lines = stopped(words, signal.SIGTERM, (out / "checkpoint-4" / SEAL).exists, tmp_path, waits_at=waits_at)
+    assert status == 0, lines
+    assert lines[-1].startswith(f"Stopped and saved: {checkpoint_folders(out)[0]} holds every step")
     assert not (out / "adaptft.json").exists()
     assert stopped(words, None, lambda: False, tmp_path)[0] == 0
     whole = [*command(tiny_qwen2, rows, tmp_path / "whole"), *short]
@@ -146,7 +147,12 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tiny_qwen2, rows, tmp_p
 
 
 def losses(out):
-    return [step["loss"] for step in json.loads((out / "report.json").read_text())["steps"]]
+    """Of all steps, and of the held-out rows behind each: also behind the one in which the signal came."""
+    report = json.loads((out / "report.json").read_text())
+    history = json.loads((checkpoint_folders(out)[0] / "trainer_state.json").read_text())["log_history"]
+    evaluated = [entry["eval_loss"] for entry in history if "eval_loss" in entry and entry["step"] < 12]
+    assert len(evaluated) == 12, "before the first step, and behind all but the last"
+    return [step["loss"] for step in report["steps"]], evaluated, report["final_eval_loss"]
 
 
 def test_before_the_first_checkpoint_nothing_is_kept(tiny_qwen2, rows, tmp_path):
@@ -168,9 +174,16 @@ def test_ranks_stop_together(tiny_qwen2, rows, tmp_path):
         batch={"micro_batch_size": 1, "data_parallel_size": 2}, schedule={"max_steps": 5000, "save_steps": 2},
     )  # fmt: skip
     plan_file.write_text(plan_text(plan))
-    words = ["-c", RANKS, str(plan_file), str(out)]
-    status, lines = stopped(words, signal.SIGTERM, lambda: list(out.glob(f"checkpoint-*/{SEAL}")), tmp_path)
-    assert status == 0
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "ADAPTFT_HOME": str(tmp_path / "home")}
+    with subprocess.Popen(
+        [sys.executable, "-c", RANKS, str(plan_file), str(out)], env=environment, stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not list(out.glob(f"checkpoint-*/{SEAL}")) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        lines = process.communicate(timeout=120)[1].strip().splitlines()
+    assert process.returncode == 0
     assert lines[-1].startswith(f"Stopped and saved: {checkpoint_folders(out)[0]} holds every step")
 
 

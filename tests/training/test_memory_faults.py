@@ -27,11 +27,16 @@ def norms(trainer):
     return [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
 
 
+@pytest.fixture(scope="module")
+def whole(tiny_qwen2, tmp_path_factory):
+    """A run with enough memory."""
+    return run(a_plan(tiny_qwen2, batch=WINDOWS, optimizer=GENTLE), tmp_path_factory.mktemp("whole"))
+
+
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize(("most_tokens", "after"), [(64, 0), (40, 0), (64, 37), (40, 40)])
-def test_the_loss_curve_is_that_of_a_run_with_enough_memory(tiny_qwen2, tmp_path, where, most_tokens, after):
+def test_the_loss_curve_is_that_of_a_run_with_enough_memory(tiny_qwen2, whole, tmp_path, where, most_tokens, after):
     plan = a_plan(tiny_qwen2, batch=WINDOWS, optimizer=GENTLE)
-    whole = run(plan, tmp_path / "whole")
     with small_device(most_tokens, where=where, after=after) as failed:
         cut = run(plan, tmp_path / "cut")
     assert failed

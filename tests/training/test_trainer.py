@@ -250,3 +250,17 @@ def test_a_regex_chooses_the_adapted_layers(tiny_qwen2, tmp_path):
     names = {n for n, p in a_trainer(plan, tmp_path, PACKS).model.named_parameters() if p.requires_grad}
     assert len(names) == 4
     assert all("q_proj" in name for name in names)
+
+
+def test_layers_that_the_planned_kernels_cannot_stand_for_are_told(tmp_path, capsys):
+    import models_factory
+
+    odd = models_factory.build("tiny-qwen2", tmp_path / "odd", hidden_act="relu", num_hidden_layers=2)
+    plan = a_plan(odd, adapters={"fused": True}, checkpointing={"layers": 0, "of": 2})
+    trainer = a_trainer(plan, tmp_path / "out", PACKS)
+    (incident,) = trainer.journal.state.incidents
+    assert (incident.kind, incident.step) == ("not_fused", 0)
+    assert "2 blocks of this model cannot use (model.layers.0.mlp is the first)" in incident.said
+    assert incident.said in capsys.readouterr().err
+    again = a_trainer(plan, tmp_path / "out", PACKS, journal=trainer.journal)
+    assert again.journal.state.incidents == (incident,), "a run that goes on does not say it again"
