@@ -107,6 +107,9 @@ class TrainRequest:
     activation_offloading: bool | None = option(
         None, group=NUMBERS, help="Inputs of checkpointed layers wait in host memory; default: where memory demands it."
     )
+    tiled_mlp: bool | None = option(
+        None, group=NUMBERS, help="MLPs take a few thousand tokens at a time; default: where memory demands it."
+    )
     torch_compile: bool | None = option(None, group=NUMBERS, help="Compile each decoder layer.")
 
     per_device_train_batch_size: int | None = option(None, group=BATCH, help="Sequences a GPU takes at a time.")

@@ -23,6 +23,7 @@ LORA = ("--train_type", "lora", "--lora_rank", "8", "--lora_dropout", "0")
 QLORA = ("--train_type", "qlora", *LORA[2:])
 FULL = ("--train_type", "full", "--torch_dtype", "bfloat16")
 LEAN = ("--gradient_checkpointing", "true")
+LEANEST = (*LEAN, "--activation_offloading", "true", "--tiled_mlp", "true")
 PEERS = ("unsloth", "llamafactory", "trl", "ms-swift")
 
 
@@ -46,7 +47,7 @@ JOBS: dict[str, Job] = {
     "lora-lean": Job((*LORA, *LEAN), _each("long_default")),
     "lora-packed": Job(LORA, (("llamafactory", "alp_pack"), ("trl", "alp_default")), rows="alpaca.json"),
     "qlora": Job(QLORA, (("unsloth", "long_qlora"),)),
-    "qlora-lean": Job((*QLORA, *LEAN), (("unsloth", "long_qlora"),)),
+    "qlora-lean": Job((*QLORA, *LEANEST), (("unsloth", "long_qlora"),)),
     "full-fp8": Job((*FULL, "--fp8", "true"), (("llamafactory", "long_full"),)),
     "full-bf16": Job(FULL, (("llamafactory", "long_full"),)),
     "lora-fp8-14b": Job((*LORA, "--fp8", "true"), is_14b=True),

@@ -4,8 +4,8 @@ Keeps the input, gate and up, and the adapters' small ``z``: 2h + 4f bytes a tok
 come as the next matmul takes them (:mod:`adaptft.kernels.gated`); where that is in FP8, the adapters read the same
 quantised values. ``a`` and ``b`` as in :mod:`adaptft.kernels.adapted_linear`.
 
-Where memory is shortest, ``slice_tokens`` has it go through the tokens in slices, forward and backward, and keep
-nothing but the input: gate and up are made again, and exist for one slice at a time.
+Where memory is shortest, ``tile_tokens`` has it go through the tokens in tiles, forward and backward, and keep
+nothing but the input: gate and up are made again, and exist for one tile at a time.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class _Kept(NamedTuple):
 @torch.library.custom_op("adaptft::adapted_mlp", mutates_args=())
 def adapted_mlp(
     x: Tensor, a: Tensor, b: Tensor, a_down: Tensor, b_down: Tensor, gate_up: list[Tensor], down: list[Tensor],
-    storage: str, activation: str, slice_tokens: int,
+    storage: str, activation: str, tile_tokens: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """(T, h) -> (T, h); and what the backward pass takes, empty where tokens go in slices."""
+    """(T, h) -> (T, h); and what the backward pass takes, empty where tokens go in tiles."""
     weights = _weights(x, a, b, a_down, b_down, gate_up, down, storage)
-    if not slice_tokens:
+    if not tile_tokens:
         y, kept = _forward(x, weights, activation)
         return y, *kept
     y = torch.empty_like(x)
-    for own in _slices(x, slice_tokens):
+    for own in _tiles(x, tile_tokens):
         y[own] = _forward(x[own], weights, activation)[0]
     products, z, z_down = (x.new_empty(0, tensor.shape[0]) for tensor in (b, a, a_down))
     return y, products, z, z_down
@@ -61,9 +61,9 @@ def adapted_mlp(
 @adapted_mlp.register_fake
 def _(
     x: Tensor, a: Tensor, b: Tensor, a_down: Tensor, b_down: Tensor, gate_up: list[Tensor], down: list[Tensor],
-    storage: str, activation: str, slice_tokens: int,
+    storage: str, activation: str, tile_tokens: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    kept = 0 if slice_tokens else x.shape[0]
+    kept = 0 if tile_tokens else x.shape[0]
     products, z, z_down = (x.new_empty(kept, tensor.shape[0]) for tensor in (b, a, a_down))
     return x.new_empty(x.shape[0], b_down.shape[0]), products, z, z_down
 
@@ -71,20 +71,20 @@ def _(
 @torch.library.custom_op("adaptft::adapted_mlp_backward", mutates_args=())
 def adapted_mlp_backward(
     gradient: Tensor, x: Tensor, products: Tensor, z: Tensor, z_down: Tensor, a: Tensor, b: Tensor, a_down: Tensor,
-    b_down: Tensor, gate_up: list[Tensor], down: list[Tensor], storage: str, activation: str, slice_tokens: int,
+    b_down: Tensor, gate_up: list[Tensor], down: list[Tensor], storage: str, activation: str, tile_tokens: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """-> gradients of x, a, b, a_down and b_down."""
     weights = _weights(x, a, b, a_down, b_down, gate_up, down, storage)
-    if not slice_tokens:
+    if not tile_tokens:
         of_x, *small = _backward_of(gradient, x, _Kept(products, z, z_down), weights, activation)
     else:
         of_x, small = torch.empty_like(x), [torch.zeros_like(t, dtype=torch.float32) for t in (a, b, a_down, b_down)]
-        for own in _slices(x, slice_tokens):
+        for own in _tiles(x, tile_tokens):
             kept = _forward(x[own], weights, activation)[1]
             of_x[own], *parts = _backward_of(gradient[own], x[own], kept, weights, activation)
             for total, part in zip(small, parts, strict=True):
                 total += part
-            del kept, parts  # before the next slice's are made
+            del kept, parts  # before the next tile's are made
     of_a, of_b, of_a_down, of_b_down = (of.to(t.dtype) for of, t in zip(small, (a, b, a_down, b_down), strict=True))
     return of_x, of_a, of_b, of_a_down.contiguous(), of_b_down
 
@@ -92,12 +92,12 @@ def adapted_mlp_backward(
 @adapted_mlp_backward.register_fake
 def _(
     gradient: Tensor, x: Tensor, products: Tensor, z: Tensor, z_down: Tensor, a: Tensor, b: Tensor, a_down: Tensor,
-    b_down: Tensor, gate_up: list[Tensor], down: list[Tensor], storage: str, activation: str, slice_tokens: int,
+    b_down: Tensor, gate_up: list[Tensor], down: list[Tensor], storage: str, activation: str, tile_tokens: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     return (*(torch.empty_like(t) for t in (x, a, b, a_down, b_down)),)  # type: ignore[return-value]
 
 
-def _slices(x: Tensor, tokens: int) -> list[slice]:
+def _tiles(x: Tensor, tokens: int) -> list[slice]:
     return [slice(start, start + tokens) for start in range(0, x.shape[0], tokens)]
 
 

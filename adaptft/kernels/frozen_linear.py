@@ -199,11 +199,12 @@ def convert_to_fp8(
         and not is_named(name.removesuffix(".base_layer"), skipped)
     ]
     for name in names:
-        model.set_submodule(name, _to_fp8(model.get_submodule(name), transposed_copy, has_weights))
+        model.set_submodule(name, to_fp8(model.get_submodule(name), transposed_copy, has_weights))
     return len(names)
 
 
-def _to_fp8(linear: Any, transposed_copy: bool, has_weights: bool) -> FrozenLinear:
+def to_fp8(linear: Any, transposed_copy: bool, has_weights: bool = True) -> FrozenLinear:
+    """The FP8 form of a linear layer; without ``has_weights`` only the memory for it."""
     if has_weights:
         quantized, scale = quantize_rows(linear.weight.detach())
         assert scale is not None

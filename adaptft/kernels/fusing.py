@@ -36,13 +36,13 @@ class FusedCounts:
     layers: int
 
 
-def fuse_adapted_layers(model: nn.Module, *, transposed_copy: bool = True, slice_tokens: int = 0) -> FusedCounts:
+def fuse_adapted_layers(model: nn.Module, *, transposed_copy: bool = True, tile_tokens: int = 0) -> FusedCounts:
     """Change ``forward`` of the adapted linear layers of a PEFT model that the operators can stand for, in place.
 
     Args:
         transposed_copy: keep joined FP8 weights a second time, transposed, rather than transpose them in each
             backward pass.
-        slice_tokens: MLPs go through so many tokens at a time and keep nothing but their input; 0: all at once.
+        tile_tokens: MLPs go through so many tokens at a time and keep nothing but their input; 0: all at once.
     """
     blocks = list(model.modules())
     mlps = [block for block in blocks if _is_mlp(block)]
@@ -51,7 +51,7 @@ def fuse_adapted_layers(model: nn.Module, *, transposed_copy: bool = True, slice
     taken.update(layer for members in groups for layer in members)
     groups += [(layer,) for layer in blocks if is_plain(layer) and layer not in taken]
     for block in mlps:
-        _fuse_mlp(block, transposed_copy, slice_tokens)
+        _fuse_mlp(block, transposed_copy, tile_tokens)
     for members in groups:
         _fuse_group(members, transposed_copy)
     return FusedCounts(len(mlps), len(groups), 3 * len(mlps) + sum(map(len, groups)))
@@ -128,7 +128,7 @@ def _is_active(layer: Any) -> bool:
     return not (layer.disable_adapters or layer.merged)
 
 
-def _fuse_mlp(block: Any, transposed_copy: bool, slice_tokens: int) -> None:
+def _fuse_mlp(block: Any, transposed_copy: bool, tile_tokens: int) -> None:
     gate, up = block.gate_proj, block.up_proj
     block.gate_up = joined((gate.base_layer, up.base_layer), transposed_copy=transposed_copy)
     activation, plain = ACTIVATION_NAMES[type(block.act_fn).__name__], block.forward
@@ -140,7 +140,7 @@ def _fuse_mlp(block: Any, transposed_copy: bool, slice_tokens: int) -> None:
         a_down, b_down = packed_adapters((self.down_proj,))
         first, second = self.gate_up.frozen(), frozen_of(self.down_proj.base_layer)
         y: Tensor = adapted_mlp(
-            _flat(x), a, b, a_down, b_down, first.tensors, second.tensors, first.storage, activation, slice_tokens
+            _flat(x), a, b, a_down, b_down, first.tensors, second.tensors, first.storage, activation, tile_tokens
         )[0]
         return y.view(*x.shape[:-1], y.shape[-1])
 

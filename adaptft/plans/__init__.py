@@ -7,6 +7,7 @@ from adaptft.plans.common import DTYPE_NAMES, SHORT_DTYPES, Decision, Dtype, Sou
 from adaptft.plans.decisions import (
     FP8_ALIGNMENT,
     FUSED_MLP_LAYERS,
+    MLP_TILE_TOKENS,
     SHARDED,
     SMALLEST_FUSED_RANK,
     AdapterKernels,
@@ -31,6 +32,7 @@ __all__ = [
     "DTYPE_NAMES",
     "FP8_ALIGNMENT",
     "FUSED_MLP_LAYERS",
+    "MLP_TILE_TOKENS",
     "SHARDED",
     "SHORT_DTYPES",
     "SMALLEST_FUSED_RANK",

@@ -140,6 +140,8 @@ class LossKernel:
 
     kernel: Literal["chunked", "full"]
     chunk_tokens: int = 0
+    fp8: bool = False
+    """The frozen head multiplies in FP8 while training, from copies beside the 16-bit one that evaluation uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +183,8 @@ class Compile:
 
 FUSED_MLP_LAYERS = ("gate_proj", "up_proj", "down_proj")
 """Layers that are one operator where adapters are fused and all three of them have one."""
+MLP_TILE_TOKENS = 4096
+"""Tokens that a tiled MLP takes at a time."""
 SMALLEST_FUSED_RANK = 16
 """Tensor cores multiply tiles of 16."""
 FP8_ALIGNMENT = 16
@@ -203,6 +207,8 @@ class AdapterKernels:
     fused: bool
     transposed_copy: bool = False
     """FP8 weights are kept a second time, transposed, rather than transposed in each backward pass."""
+    mlp_tile_tokens: int = 0
+    """MLPs take so many tokens at a time and keep nothing but their input; 0: all at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

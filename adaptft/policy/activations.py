@@ -3,7 +3,8 @@
 Symbols: T tokens of a micro-batch on one device, h hidden size, q and k widths of all query and of all key heads, f
 width of the MLP, a query heads, V vocabulary. A layer that keeps its activations saves, in the compiled form and per
 token, in 16 bit: the inputs of the layer and of its second half and both norms' outputs (8h bytes), queries and
-attention output (4q), keys and values (4k), gate, up and their product (6f; where the MLP is one fused operator, 4f),
+attention output (4q), keys and values (4k), gate, up and their product (6f; where the MLP is one fused operator, 4f,
+and none of them where it goes through the tokens in tiles),
 and the log-sum-exp of attention (4a). With norms on queries and keys, their inputs as well (2q + 2k). Checked on an
 H200: 159.4 kB a token and layer measured for Qwen2.5-7B's shape, 159.0 by the formula (see benchmarks/results).
 Ranks that share rows have T over their number each; attention then meets the keys and values of all T.
@@ -22,7 +23,16 @@ OFFLOADED_IN_FLIGHT = 2
 
 def layer_activation_bytes(work: Workload) -> int:
     """What one layer that keeps its activations saves, for a whole micro-batch."""
+    return passed_bytes(work) - _remade_in_tiles(work)
+
+
+def passed_bytes(work: Workload) -> int:
+    """The same, whether the MLP goes through tokens in tiles or not: what the layer's time grows with."""
     return work.device_tokens * _bytes_per_token(work) + _scores_bytes(work)
+
+
+def _remade_in_tiles(work: Workload) -> int:
+    return 2 * _activation_size(work) * _mlp_width(work.model) * work.device_tokens if work.mlp_tile_tokens else 0
 
 
 def _bytes_per_token(work: Workload) -> int:
@@ -94,14 +104,17 @@ def offloaded_bytes(work: Workload) -> int:
 def backward_transients(work: Workload) -> int:
     """Gradients inside one layer: of gate, up and product, and of two hidden states; and an unpacked weight.
 
-    The fused MLP makes the product again, and in FP8 what it sends on has one byte a value. Where the last layer is
+    The fused MLP makes the product again, and in FP8 what it sends on has one byte a value; in tiles it makes gate and
+    up again as well, all of it for one tile. Where the last layer is
     checkpointed too, its activations are made again before anything is let go.
     """
     tokens, size = work.device_tokens, _activation_size(work)
-    width = _mlp_width(work.model) * tokens
+    width = _mlp_width(work.model) * (min(tokens, work.mlp_tile_tokens) or tokens)
     mlp = 3 * size * width
     if work.fuses_mlp:
         mlp = (size + 3 * (1 if work.precision.compute == "fp8" else size)) * width
+    if work.mlp_tile_tokens:
+        mlp += 2 * size * width
     gradients = mlp + 2 * tokens * size * work.model.hidden_size
     if work.sequence_parallel_size > 1:  # a whole row's keys and values, and their gradients
         gradients += 4 * work.batch.micro_batch_tokens * size * work.model.key_value_size
@@ -120,11 +133,15 @@ def _unpacked_weight(work: Workload) -> int:
 
 
 def logits_bytes(work: Workload) -> int:
-    """A chunk of logits and its gradient; without chunks 2 + 4 + 4 + 2 bytes a logit of the whole micro-batch."""
+    """A chunk of logits and its gradient, which a head in FP8 has in one byte; without chunks 2 + 4 + 4 + 2 bytes a
+    logit of the whole micro-batch.
+    """
     vocabulary, tokens = work.model.vocab_size, work.device_tokens
     if work.decisions.loss.value.kernel == "full":
         return 12 * vocabulary * tokens
     rows = min(work.decisions.loss.value.chunk_tokens, tokens)
     eager = 3 if not work.compiled else 0  # softmax, one-hot and their difference, in FP32
     head = work.model.embedding_parameters * 2 if work.method.train_type == "full" else 0  # gradient of the head
-    return rows * vocabulary * (2 * _activation_size(work) + 4 * eager) + head
+    size = _activation_size(work)
+    gradient = 1 if work.decisions.loss.value.fp8 else size
+    return rows * vocabulary * (size + gradient + 4 * eager) + head

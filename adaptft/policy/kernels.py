@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from adaptft.errors import RequestError
 from adaptft.facts import Gpu, ModelShape, Software
-from adaptft.plans import AdapterKernels, Attention, Compile, Decision, LossKernel, Method, Precision
+from adaptft.plans import (
+    FP8_ALIGNMENT,
+    MLP_TILE_TOKENS,
+    AdapterKernels,
+    Attention,
+    Compile,
+    Decision,
+    LossKernel,
+    Method,
+    Precision,
+)
 from adaptft.policy.architectures import capabilities
 from adaptft.requests import TrainRequest
 from adaptft.units import MiB, format_bytes
@@ -68,8 +78,11 @@ def _varlen_obstacle(gpu: Gpu | None, model: ModelShape, precision: Precision) -
     return None
 
 
-def choose_loss(model: ModelShape, *, adapts_head: bool = False) -> Decision[LossKernel]:
-    """Chunked, a chunk of logits taking at most 512 MiB in 16 bit; whole where the head carries an adapter."""
+def choose_loss(model: ModelShape, *, adapts_head: bool = False, fp8: bool = False) -> Decision[LossKernel]:
+    """Chunked, a chunk of logits taking at most 512 MiB in 16 bit; whole where the head carries an adapter.
+
+    ``fp8`` has the head multiply in FP8: half of its time.
+    """
     if adapts_head:
         return Decision(
             LossKernel(kernel="full"), "the head has an adapter, which the chunked loss would pass by: whole logits"
@@ -78,7 +91,15 @@ def choose_loss(model: ModelShape, *, adapts_head: bool = False) -> Decision[Los
     rows = min(max(rows // 256 * 256, SMALLEST_CHUNK), LARGEST_CHUNK)
     size = format_bytes(2 * rows * model.vocab_size)
     reason = f"so the logits of {model.vocab_size} words take {size} at most in 16 bit, however long the micro-batch"
-    return Decision(LossKernel(kernel="chunked", chunk_tokens=rows), reason)
+    copies = f"; the frozen head in FP8, kept beside it ({format_bytes(2 * model.embedding_parameters)})" if fp8 else ""
+    return Decision(LossKernel(kernel="chunked", chunk_tokens=rows, fp8=fp8), reason + copies)
+
+
+def may_have_head_in_fp8(model: ModelShape, method: Method, precision: Precision) -> bool:
+    """Beside layers in FP8: a head that nothing trains, of sizes that the FP8 matmul takes."""
+    is_frozen = method.train_type != "full" and not method.modules_to_save
+    fits = is_frozen and precision.compute == "fp8"
+    return fits and model.hidden_size % FP8_ALIGNMENT == 0 and model.vocab_size % FP8_ALIGNMENT == 0
 
 
 def choose_compile(gpu: Gpu | None, model: ModelShape, software: Software, request: TrainRequest) -> Decision[Compile]:
@@ -111,6 +132,7 @@ def choose_adapter_kernels(
     software: Software,
     *,
     transposed_copy: bool,
+    tiled_mlp: bool = False,
     is_sharded: bool = False,
 ) -> Decision[AdapterKernels]:
     """Fused wherever their kernels run and the adapters are plain; FP8 weights once or twice as memory allows."""
@@ -120,12 +142,16 @@ def choose_adapter_kernels(
     if obstacle:
         return Decision(AdapterKernels(fused=False), f"{obstacle}: PEFT's own layers")
     reason = "each MLP one operator, and layers that share an input: fewer trips through memory"
+    tile = MLP_TILE_TOKENS if tiled_mlp else 0
+    if tile:
+        reason += f"; MLPs take {tile} tokens at a time and compute gate and up twice, to save memory"
     if method.base_storage != "fp8":
-        return Decision(AdapterKernels(fused=True), reason)
+        return Decision(AdapterKernels(fused=True, mlp_tile_tokens=tile), reason)
     copies = (
         "; FP8 weights twice, as they are and transposed" if transposed_copy else "; FP8 weights once, to save memory"
     )
-    return Decision(AdapterKernels(fused=True, transposed_copy=transposed_copy), reason + copies)
+    kernels = AdapterKernels(fused=True, transposed_copy=transposed_copy, mlp_tile_tokens=tile)
+    return Decision(kernels, reason + copies)
 
 
 def _fusing_obstacle(gpu: Gpu | None, method: Method, precision: Precision, software: Software) -> str | None:

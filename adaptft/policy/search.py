@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from adaptft.errors import RequestError
 from adaptft.plans import (
     Batch,
     Checkpointing,
@@ -32,10 +33,12 @@ class Thrift:
 
     checkpointed: int = 0
     """Decoder layers that recompute."""
-    transposed_copy: bool = False
-    """FP8 weights a second time: the opposite of thrift, for 1 % of the time."""
+    fp8_copies: bool = False
+    """FP8 weights a second time, and the head: the opposite of thrift, for some per cent of the time."""
     offload: bool = False
     """Inputs of checkpointed layers wait in host memory."""
+    tiled_mlp: bool = False
+    """MLPs take some tokens at a time."""
 
 
 def suits(placement: Placement, train_type: TrainType, optimizer: str, asked: str | None) -> bool:
@@ -80,7 +83,8 @@ def candidates(
 
 def _least_thrifty(with_thrift: Callable[[Thrift], Candidate], setting: Setting) -> Candidate:
     """The first that fits of: all activations and both copies of FP8 weights; one copy and as few recomputing layers
-    as fit; their inputs in host memory. The last of these where none does. Who asks for checkpointing wants thrift.
+    as fit; their inputs in host memory; MLPs in tiles. The last of these where none does. Who asks for checkpointing
+    wants thrift.
 
     A second copy is the first thing to go: transposing costs 1 % of a step (H200, 7B), recomputing one layer of 28 as
     much. Gathered weights have no lasting copy at all.
@@ -88,16 +92,20 @@ def _least_thrifty(with_thrift: Callable[[Thrift], Candidate], setting: Setting)
     request, layers = setting.request, setting.model.num_layers
     forced, offload = request.gradient_checkpointing, bool(request.activation_offloading)
     fewest, most = (0, layers) if forced is None else (layers, layers) if forced else (0, 0)
-    whole = not setting.placement.value.is_sharded
-    if not forced and (roomy := with_thrift(Thrift(transposed_copy=whole))).fits:
+    whole, tiled = not setting.placement.value.is_sharded, bool(request.tiled_mlp)
+    if not forced and (roomy := with_thrift(Thrift(fp8_copies=whole, tiled_mlp=tiled))).fits:
         return roomy
     while fewest < most:
         middle = (fewest + most) // 2
-        fits_so = with_thrift(Thrift(middle, offload=offload)).fits
+        fits_so = with_thrift(Thrift(middle, offload=offload, tiled_mlp=tiled)).fits
         fewest, most = (fewest, middle) if fits_so else (middle + 1, most)
-    lean = with_thrift(Thrift(fewest, offload=offload and fewest > 0))
-    may_offload = request.activation_offloading is None and setting.gpu is not None and fewest == layers
-    return lean if lean.fits or not may_offload else with_thrift(Thrift(fewest, offload=True))
+    lean = with_thrift(Thrift(fewest, offload=offload and fewest > 0, tiled_mlp=tiled))
+    if lean.fits or setting.gpu is None or fewest < layers:
+        return lean
+    offload = request.activation_offloading is not False
+    offloaded = with_thrift(Thrift(fewest, offload=offload, tiled_mlp=tiled))
+    may_tile = request.tiled_mlp is None and whole
+    return offloaded if offloaded.fits or not may_tile else with_thrift(Thrift(fewest, offload=offload, tiled_mlp=True))
 
 
 def uncheckpointed(chosen: Candidate) -> Candidate:
@@ -135,7 +143,11 @@ def _candidate(
             request,
             shares_rows=setting.placement.value.sequence_parallel_size > 1,
         ),
-        loss=kernels.choose_loss(model, adapts_head=targets is not None and targets.has_head),
+        loss=kernels.choose_loss(
+            model,
+            adapts_head=targets is not None and targets.has_head,
+            fp8=thrift.fp8_copies and kernels.may_have_head_in_fp8(model, method.value, precision.value),
+        ),
         optimizer=schedules.choose_optimizer(method.value, optimizer, schedule.value.max_steps, request),
         schedule=schedule,
         compile=kernels.choose_compile(setting.gpu, model, setting.machine.software, request),
@@ -144,10 +156,15 @@ def _candidate(
             method.value,
             precision.value,
             setting.machine.software,
-            transposed_copy=thrift.transposed_copy,
+            transposed_copy=thrift.fp8_copies,
+            tiled_mlp=thrift.tiled_mlp,
             is_sharded=setting.placement.value.is_sharded,
         ),
     )
+    if request.tiled_mlp and not decisions.adapters.value.fused:
+        raise RequestError(
+            f"tiled_mlp cannot be had: {decisions.adapters.reason}.", fix="Leave it out: only fused adapters have it."
+        )
     work = Workload(model=model, decisions=decisions, targets=targets, dataset=setting.dataset)
     memory = estimate_memory(work, setting.capacity_bytes, on_gpu=setting.gpu is not None)
     checkpointing = _checkpointing_decision(setting, thrift, fitting=fits(memory))

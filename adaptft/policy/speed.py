@@ -8,10 +8,11 @@ First model: its constants were fitted on one H200 (see benchmarks/results).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 from adaptft.facts import Ceilings, Gpu, Machine, ModelShape
-from adaptft.plans import SpeedEstimate
-from adaptft.policy.activations import layer_activation_bytes
+from adaptft.plans import FUSED_MLP_LAYERS, SpeedEstimate
+from adaptft.policy.activations import passed_bytes
 from adaptft.policy.ceilings import ceilings
 from adaptft.policy.collectives import interconnect
 from adaptft.policy.communication import exchanged
@@ -110,9 +111,7 @@ def _micro_step_seconds(work: Workload, rates: _Rates, found: Ceilings) -> float
     one_pass = 2 * layer_weights * tokens / rates.matmul_flops
     if work.precision.compute == "fp8":
         one_pass /= FP8_GAIN
-    elementwise = (
-        TRAFFIC[_kernels(work)] * filled * layer_activation_bytes(work) * model.num_layers / rates.memory_bytes
-    )
+    elementwise = TRAFFIC[_kernels(work)] * filled * passed_bytes(work) * model.num_layers / rates.memory_bytes
     nf4 = _dequantising_seconds(work, rates)
     attention = _attention_seconds(work, rates) * tokens
     tails = LAYER_TAIL_SECONDS * model.num_layers if found.device == "cuda" else 0.0
@@ -122,7 +121,21 @@ def _micro_step_seconds(work: Workload, rates: _Rates, found: Ceilings) -> float
         work.checkpointing.layers / work.checkpointing.of * (one_pass + elementwise / 3 + nf4 + attention + tails / 3)
     )
     head = passes * 2 * _head_weights(model) * tokens * work.trained_share / rates.matmul_flops
-    return max(layers, floor) + recomputed + head
+    if work.decisions.loss.value.fp8:
+        head /= FP8_GAIN
+    return max(layers, floor) + recomputed + head + _tiling_seconds(work, one_pass, nf4)
+
+
+def _tiling_seconds(work: Workload, one_pass: float, unpacked: float) -> float:
+    """MLPs in tiles: gate and up once more, and each tile unpacks the weights of its three or four passes anew."""
+    if not work.mlp_tile_tokens:
+        return 0.0
+    layers = [row for row in work.model.linears if row.kind != "head"]
+    all_ = sum(row.num_weights for row in layers)
+    wide = sum(row.num_weights for row in layers if row.name in FUSED_MLP_LAYERS) / all_
+    tiles = ceil(work.device_tokens / work.mlp_tile_tokens)
+    passes = 2 + work.checkpointing.layers / work.checkpointing.of
+    return wide * (2 / 3 * one_pass + unpacked * (tiles * (passes + 2 / 3) - passes))
 
 
 def _kernels(work: Workload) -> str:

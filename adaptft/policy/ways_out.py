@@ -59,6 +59,8 @@ def _leaner_requests(setting: Setting, leanest: Candidate) -> Iterator[Iterator[
     order: tuple[TrainType, ...] = ("full", "lora", "qlora")
     if request.gradient_checkpointing is False:
         yield iter([("--gradient_checkpointing true", replace(request, gradient_checkpointing=True))])
+    if request.tiled_mlp is False:
+        yield iter([("--tiled_mlp true", replace(request, tiled_mlp=True))])
     if request.strategy in ("ddp", "zero2"):
         yield iter([("--strategy fsdp2", replace(request, strategy="fsdp2", optim=None))])
     yield _more_of_the_gpus(setting)

@@ -64,6 +64,11 @@ class Workload:
         return self.decisions.adapters.value.fused and self.model.moe is None and names.issuperset(FUSED_MLP_LAYERS)
 
     @property
+    def mlp_tile_tokens(self) -> int:
+        """Tokens that an MLP takes at a time; 0 where it takes all and keeps what it made."""
+        return self.decisions.adapters.value.mlp_tile_tokens if self.fuses_mlp else 0
+
+    @property
     def sequence_tokens(self) -> float:
         """Tokens of the data in a sequence, on average: rows that are not packed are as long as they are."""
         if self.batch.packing or self.dataset is None:

@@ -61,7 +61,7 @@ def prepare(model: Any, decisions: Decisions) -> Any:
     if is_sharded:
         _make_shardable(adapted, getattr(torch, DTYPE_NAMES[decisions.precision.value.autocast]))
     if kernels.fused:
-        fuse_adapted_layers(adapted, transposed_copy=kernels.transposed_copy)
+        fuse_adapted_layers(adapted, transposed_copy=kernels.transposed_copy, tile_tokens=kernels.mlp_tile_tokens)
     return adapted
 
 

@@ -27,7 +27,9 @@ def dataclass_settings(path):
 
 @pytest.mark.parametrize("module", VALUE_MODULES)
 def test_every_value_is_frozen_with_slots_and_a_docstring(module):
-    found = dict(dataclass_settings(PACKAGE / f"{module}.py"))
+    file, folder = PACKAGE / f"{module}.py", PACKAGE / module
+    parts = sorted(folder.glob("*.py")) if folder.is_dir() else [file]
+    found = {cls: settings for part in parts for cls, settings in dataclass_settings(part)}
     assert found
     for cls, settings in found.items():
         assert settings.get("frozen"), cls

@@ -114,12 +114,12 @@ def an_mlp(storage, tokens, rank, columns=320, width=2496):
 
 @pytest.mark.parametrize("rank", [8, 24, 64])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize(("tokens", "slice_tokens"), [(37, 0), (200, 0), (200, 64)])
+@pytest.mark.parametrize(("tokens", "tile_tokens"), [(37, 0), (200, 0), (200, 64)])
 @pytest.mark.parametrize("storage", STORAGES)
-def test_adapted_mlp(storage, tokens, slice_tokens, activation, rank):
+def test_adapted_mlp(storage, tokens, tile_tokens, activation, rank):
     inputs, first, second, name, exact_first, exact_second = an_mlp(storage, tokens, rank)
     upstream = normal(tokens, 320)
-    y = adapted_mlp(*inputs, first, second, name, activation, slice_tokens)[0]
+    y = adapted_mlp(*inputs, first, second, name, activation, tile_tokens)[0]
     got = gradients(y, inputs, upstream)
 
     x, a, b, a_down, b_down = exact = doubles(*inputs)

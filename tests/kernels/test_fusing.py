@@ -98,12 +98,12 @@ def test_some_targets_only(tiny_qwen2):
         torch.testing.assert_close(got[1][name], gradient, rtol=1e-4, atol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize("slice_tokens", [0, 5])
+@pytest.mark.parametrize("tile_tokens", [0, 5])
 @pytest.mark.parametrize("compiled", [True, False])
-def test_a_checkpointed_layer_gives_the_same(tiny_qwen2, compiled, slice_tokens):
+def test_a_checkpointed_layer_gives_the_same(tiny_qwen2, compiled, tile_tokens):
     plain = _adapted(tiny_qwen2)
     fused = copy.deepcopy(plain)
-    fuse_adapted_layers(fused, slice_tokens=slice_tokens)
+    fuse_adapted_layers(fused, tile_tokens=tile_tokens)
     fused.gradient_checkpointing_enable({"use_reentrant": False})
     for layer in fused.base_model.model.model.layers if compiled else ():
         layer.compile(backend="aot_eager", fullgraph=True)
@@ -137,10 +137,10 @@ def test_adapted_linear_against_float64():
         assert _relative_error(got, expected) < 1e-6
 
 
-@pytest.mark.parametrize("slice_tokens", [0, 16], ids=["at once", "in slices"])
+@pytest.mark.parametrize("tile_tokens", [0, 16], ids=["at once", "in tiles"])
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 @pytest.mark.parametrize(("storage", "allowed"), [("dense", 1e-6), ("fp8", 0.08)])
-def test_adapted_mlp_against_float64(activation, storage, allowed, slice_tokens):
+def test_adapted_mlp_against_float64(activation, storage, allowed, tile_tokens):
     from adaptft.kernels.quantize import quantize_rows
 
     generator = torch.Generator().manual_seed(0)
@@ -152,8 +152,8 @@ def test_adapted_mlp_against_float64(activation, storage, allowed, slice_tokens)
         pairs = [quantize_rows(w) for w in (first, second)]
         weights = [[q, scale.t().contiguous()] for q, scale in pairs]
     upstream = torch.randn(tokens, hidden, generator=generator)
-    y, *kept = adapted_mlp(*inputs, *weights, storage, activation, slice_tokens)
-    assert all(len(t) == (0 if slice_tokens else tokens) for t in kept)
+    y, *kept = adapted_mlp(*inputs, *weights, storage, activation, tile_tokens)
+    assert all(len(t) == (0 if tile_tokens else tokens) for t in kept)
     gradients = torch.autograd.grad(y, inputs, upstream)
 
     x, a, b, a_down, b_down = exact = [t.detach().double().requires_grad_() for t in inputs]

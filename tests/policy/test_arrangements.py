@@ -209,7 +209,7 @@ def test_machines_of_one_gpu_each_make_replicas_too():
     assert "a replica on each of 4 x 1 NVIDIA H100 80GB HBM3" in made.reason
 
 
-LONG = {"train_type": "lora", "max_length": 32768}
+LONG = {"train_type": "lora", "max_length": 32768, "tiled_mlp": False}
 
 
 def test_rows_that_fit_no_gpu_are_shared_by_as_few_as_it_takes():

@@ -90,12 +90,12 @@ def test_a_number_before_the_name_says_how_many(name):
 
 
 def test_a_batch_that_is_a_little_too_large_gets_the_largest_that_fits():
-    refused = plan(machine_with("4090"), max_length=1024, per_device_train_batch_size=24, packing=True)
+    refused = plan(machine_with("4090"), max_length=1024, per_device_train_batch_size=64, packing=True)
     assert not refused.fits
     way = next(way.option for way in refused.rejected if way.is_way_out and "batch_size" in way.option)
     size = int(way.split()[1])
-    assert 1 < size < 24
-    wishes = {"max_length": 1024, "packing": True, "global_batch_size": 24}
+    assert 1 < size < 64
+    wishes = {"max_length": 1024, "packing": True, "global_batch_size": 64}
     assert plan(machine_with("4090"), per_device_train_batch_size=size, **wishes).fits
-    larger = [other for other in range(size + 1, 24) if 24 % other == 0]
+    larger = [other for other in range(size + 1, 64) if 64 % other == 0]
     assert not any(plan(machine_with("4090"), per_device_train_batch_size=other, **wishes).fits for other in larger)

@@ -228,3 +228,36 @@ def test_a_batch_size_from_elsewhere_counts_rows_and_not_packs(wishes, packing, 
 
 def test_a_short_run_has_no_warm_up_that_would_be_all_of_it():
     assert plan("a10", train_type="lora", max_steps=1).decisions.optimizer.value.warmup_steps == 0
+
+
+def test_a_frozen_head_multiplies_in_fp8_only_where_layers_do_and_memory_is_there():
+    roomy = plan("h200", train_type="lora").decisions.loss
+    assert roomy.value.fp8
+    assert "the frozen head in FP8, kept beside it (1.0 GiB)" in roomy.reason
+    for other in (
+        plan("h200", train_type="lora", fp8=False),
+        plan("h200", train_type="lora", gradient_checkpointing=True),
+        plan("h200", train_type="lora", modules_to_save=("lm_head",)),
+        plan("h200", train_type="full"),
+        plan("a100-80g", train_type="lora"),
+    ):
+        assert not other.decisions.loss.value.fp8
+
+
+def test_tiled_mlps_are_the_last_thing_to_save_memory_and_can_be_asked_for():
+    size = {"max_length": 2048, "per_device_train_batch_size": 4, "global_batch_size": 4, "packing": True}
+    lean = {"train_type": "qlora", "gradient_checkpointing": True, "activation_offloading": True, **size}
+    whole, tiled = plan("h200", **lean), plan("h200", tiled_mlp=True, **lean)
+    assert whole.decisions.adapters.value.mlp_tile_tokens == 0
+    assert tiled.decisions.adapters.value.mlp_tile_tokens == 4096
+    assert "MLPs take 4096 tokens at a time" in tiled.decisions.adapters.reason
+    assert tiled.memory.peak_bytes < 7.3 * 2**30 < whole.memory.peak_bytes
+    assert 1.02 < tiled.speed.step_seconds / whole.speed.step_seconds < 1.4
+    forced = plan("3060", train_type="qlora", max_length=16384, per_device_train_batch_size=1, global_batch_size=1)
+    assert forced.decisions.adapters.value.mlp_tile_tokens
+    assert forced.decisions.checkpointing.value.offload
+
+
+def test_tiled_mlps_are_refused_without_the_operator_that_has_them():
+    with pytest.raises(RequestError, match="tiled_mlp cannot be had: adapters with dropout"):
+        plan("h200", train_type="lora", lora_dropout=0.1, tiled_mlp=True)

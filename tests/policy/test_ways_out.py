@@ -19,7 +19,7 @@ QWEN_72B = qwen2(8192, 29568, 80, 64, 8)
 CASES = {
     "whole 7B on an A10": ("a10", QWEN_7B, {"train_type": "full"}),
     "32B on an A100": ("a100-40g", QWEN_32B, {"train_type": "lora"}),
-    "long rows": ("a10", QWEN_7B, {"train_type": "lora", "max_length": 32768}),
+    "long rows": ("a10", QWEN_7B, {"train_type": "lora", "max_length": 32768, "tiled_mlp": False}),
     "no checkpointing": ("a10", QWEN_7B, {"train_type": "lora", "gradient_checkpointing": False, "max_length": 4096}),
     "large micro-batches": ("a10", QWEN_7B, {"train_type": "lora", "per_device_train_batch_size": 32}),
     "two cards": ("2x4090", QWEN_32B, {"train_type": "lora"}),
@@ -66,8 +66,9 @@ def test_the_ways_out_are_wishes_on_this_machine_and_the_smallest_card():
     assert options("whole 7B on an A10") == [
         "--train_type lora", "--train_type qlora", "--gpu a6000", "--gpu a10 --gpus 4",
     ]  # fmt: skip
-    assert options("large micro-batches")[0] == "--per_device_train_batch_size 8 --global_batch_size 32"
+    assert options("large micro-batches")[0] == "--per_device_train_batch_size 16 --global_batch_size 32"
     assert options("no checkpointing")[0] == "--gradient_checkpointing true"
+    assert options("long rows")[:2] == ["--tiled_mlp true", "--train_type qlora"]
     assert [option for option in options("long rows") if option.startswith("--max_length")] == ["--max_length 8192"]
     assert any(option.endswith("--gpus 2") for option in options("two cards"))
     assert options("replicas that are asked for")[0] == "--strategy fsdp2"
