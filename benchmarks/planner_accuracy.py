@@ -195,7 +195,8 @@ def write(path: Path, machine: Machine, kept: dict[str, dict[str, Any]]) -> None
     from adaptft.records import to_dict, write_json
 
     cells = [{"key": key, **{k: v for k, v in cell.items() if k != "key"}} for key, cell in kept.items()]
-    found = {"machine": to_dict(machine), "summary": summary(cells), "cells": cells}
+    here = {name: value for name, value in to_dict(machine).items() if name != "disk"}
+    found = {"machine": here, "summary": summary(cells), "cells": cells}
     write_json(path, json.dumps(found, indent=1) + "\n")
 
 
