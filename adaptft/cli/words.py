@@ -169,7 +169,7 @@ def _compile(value: Compile) -> str:
 
 
 def _adapter_kernels(value: AdapterKernels) -> str:
-    return "fused" if value.fused else "as PEFT's"
+    return "fused" if value.fused else "not fused"
 
 
 _WORDS: dict[type[Any], Callable[[Any], str]] = {

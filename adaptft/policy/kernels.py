@@ -136,6 +136,8 @@ def choose_adapter_kernels(
     is_sharded: bool = False,
 ) -> Decision[AdapterKernels]:
     """Fused wherever their kernels run and the adapters are plain; FP8 weights once or twice as memory allows."""
+    if method.train_type == "full":
+        return Decision(AdapterKernels(fused=False), "no adapters: every weight is trained")
     obstacle = _fusing_obstacle(gpu, method, precision, software)
     if not obstacle and is_sharded:
         obstacle = "fused operators join weights, which would be whole on every GPU"
@@ -155,8 +157,6 @@ def choose_adapter_kernels(
 
 
 def _fusing_obstacle(gpu: Gpu | None, method: Method, precision: Precision, software: Software) -> str | None:
-    if method.train_type == "full":
-        return "no adapters"
     if gpu is None:
         return "the operators are for GPUs"
     if not capabilities(gpu.compute_capability or (0, 0)).bf16:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import resource
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -138,15 +139,17 @@ def compare(predicted: float | None, measured: float | None) -> Comparison | Non
 
 
 class GraphCounter(TrainerCallback):  # type: ignore[misc]
-    """How many graphs torch.compile makes in a run, and how many of them late."""
+    """How many graphs torch.compile makes from here on, the rehearsal's too, and how many of them late."""
 
     def __init__(self) -> None:
-        self._counts: list[int] = []
-        """Dynamo's own count, which is the process's: before the first step and after each."""
+        self._counts = [_num_graphs()]
+        """Dynamo's own count, which is the process's: at first, and after each step."""
+        self._begin = 0
+        """Where in them the last training began: one that goes back to a checkpoint compiles again."""
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Begin to count."""
-        self._counts = [_num_graphs()]
+        """A training begins; its rehearsal is over."""
+        self._begin = len(self._counts) - 1
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Count."""
@@ -155,18 +158,17 @@ class GraphCounter(TrainerCallback):  # type: ignore[misc]
     @property
     def total(self) -> int:
         """All that were made."""
-        return self._counts[-1] - self._counts[0] if self._counts else 0
+        return self._counts[-1] - self._counts[0]
 
     @property
     def late(self) -> int:
         """Those made after the warm-up."""
-        return self._counts[-1] - self._counts[: WARM_UP_STEPS + 1][-1] if self._counts else 0
+        return self._counts[-1] - self._counts[: self._begin + WARM_UP_STEPS + 1][-1]
 
 
 def _num_graphs() -> int:
-    from torch._dynamo.utils import counters  # optimizers import it anyway
-
-    return int(counters["stats"]["unique_graphs"])
+    dynamo = sys.modules.get("torch._dynamo.utils")  # who compiles imports it; it takes seconds
+    return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo else 0
 
 
 class PeakMemory:
