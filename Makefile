@@ -1,5 +1,5 @@
 # make demo   the whole way on a small model: plan, train, evaluate, export, serve, ask
-# make test   the whole test suite
+# make test   the tests; make test-long: those that take half a minute and more each
 # make check  formatting, types, layers
 # make audit  known vulnerabilities of the versions in constraints.txt; needs the network
 #
@@ -19,13 +19,16 @@ WORKERS ?= 2
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --disable-pip-version-check --quiet
 
-.PHONY: demo test check audit install clean
+.PHONY: demo test test-long check audit install clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
+
+test-long: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m long $(TESTS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -67,7 +67,7 @@ def test_times_are_written_as_slurm_reads_them(seconds, text):
     assert slurm_time(seconds) == text
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_script_runs_stops_when_it_is_told_to_queues_again_and_finishes(tiny_qwen2, tmp_path):
     rows = [{"instruction": f"{n} + {n}?", "output": f"{n + n}."} for n in range(40)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))

@@ -17,8 +17,6 @@ from adaptft.reports import RunReport
 from adaptft.training import train
 from adaptft.training.checkpoints import SEAL, checkpoint_folders
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def rows(tmp_path):
@@ -44,6 +42,7 @@ def report_of(machine):
     return from_dict(RunReport, json.loads(machine.output))
 
 
+@pytest.mark.slow
 def test_two_machines_train_to_the_losses_of_one(tiny_qwen2, rows, tmp_path):
     alone = train(planned(tiny_qwen2, rows, nodes=1), tmp_path / "alone")
     plan = planned(tiny_qwen2, rows)
@@ -60,6 +59,7 @@ def saved(out):
     return list(out.glob(f"checkpoint-*/{SEAL}"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_machine_that_is_lost_ends_the_others_within_a_minute(tiny_qwen2, rows, tmp_path, lost):
     plan = planned(tiny_qwen2, rows, steps=5000, save_steps=2)
@@ -74,6 +74,7 @@ def test_a_machine_that_is_lost_ends_the_others_within_a_minute(tiny_qwen2, rows
     assert "--resume_from_checkpoint auto" in fix
 
 
+@pytest.mark.long
 def test_a_machine_that_cannot_begin_is_named_on_all_of_them(tiny_qwen2, rows, tmp_path):
     plan = planned(tiny_qwen2, rows)
     other = dataclasses.replace(plan, request=dataclasses.replace(plan.request, dataset=(str(rows),)))
@@ -87,6 +88,7 @@ def test_a_machine_that_cannot_begin_is_named_on_all_of_them(tiny_qwen2, rows, t
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_a_signal_to_one_machine_stops_all_behind_the_same_step(tiny_qwen2, rows, tmp_path):
     out = tmp_path / "out"
     plan = planned(tiny_qwen2, rows, steps=5000, save_steps=2)
@@ -98,6 +100,7 @@ def test_a_signal_to_one_machine_stops_all_behind_the_same_step(tiny_qwen2, rows
     assert machines[1].errors[-1].startswith("Stopped with Machine 0 (")
 
 
+@pytest.mark.long
 def test_a_lost_machine_that_comes_back_goes_on_with_the_run(tiny_qwen2, rows, tmp_path):
     out = tmp_path / "out"
     alone = train(planned(tiny_qwen2, rows, nodes=1, steps=30), tmp_path / "alone")
@@ -135,6 +138,7 @@ def two_networks():
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("ip") is None or os.geteuid() != 0, reason="needs root and iproute2")
 def test_machines_on_two_networks_train_and_one_that_is_cut_off_is_missed(tiny_qwen2, rows, tmp_path, two_networks):
     out = tmp_path / "out"
