@@ -119,6 +119,7 @@ def test_calibration_rows_are_the_training_rows(adapter: Path, tiny_qwen2: Path,
     assert not [note for note in report.notes if "--accept-loss" not in note]
 
 
+@pytest.mark.long
 def test_training_rows_that_are_gone_are_replaced_and_it_is_said(tiny_qwen2: Path, tmp_path: Path) -> None:
     run = random_adapter(tiny_qwen2, tmp_path / "run")
     write_artifact(run, artifact_of(tiny_qwen2, dataset=(str(tmp_path / "gone.jsonl"),)))
@@ -160,7 +161,7 @@ def test_experts_are_compressed_and_what_routes_stays_in_16_bit(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format", ["fp8", "gptq"])
+@pytest.mark.parametrize("format", ["fp8", pytest.param("gptq", marks=pytest.mark.long)])
 def test_the_real_model_passes_the_gate(format: str, smollm2: Path, tmp_path: Path) -> None:
     pytest.importorskip("llmcompressor")
     plan, report, _ = export_here(

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 CALIBRATION = {"quant_n_samples": 4, "max_length": 64}
 FORMATS: dict[str, dict[str, int]] = {"merged": {}, "fp8": {}, "int8": {}, "awq": CALIBRATION, "gptq": CALIBRATION}
 
-QUICK = ("merged", "fp8")
+QUICK = ("merged",)
 
 
 @pytest.fixture(scope="module")

@@ -64,7 +64,7 @@ def trained(plan, folder):
     [
         pytest.param(method, leaving, id=f"{name}-{leaving}-left", marks=pytest.mark.long if is_long else ())
         for name, method, leaving, is_long in (
-            ("lora", {}, 200_000, False), ("full", FULL, 700_000, False), ("lora", {}, 100, True),
+            ("lora", {}, 200_000, False), ("full", FULL, 700_000, True), ("lora", {}, 100, True),
             ("lora", {}, 700_000, True), ("full", FULL, 100, True), ("full", FULL, 200_000, True),
         )
     ],

@@ -132,7 +132,11 @@ def test_outside_of_the_steps_the_first_signal_stops_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "waits_at", [pytest.param(6, id="amid its steps", marks=pytest.mark.long), pytest.param(12, id="in its last step")]
+    "waits_at",
+    [
+        pytest.param(6, id="amid its steps", marks=pytest.mark.long),
+        pytest.param(12, id="in its last step", marks=pytest.mark.long),
+    ],
 )
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tiny_qwen2, rows, tmp_path, waits_at):
     out = tmp_path / "out"

@@ -42,7 +42,7 @@ def report_of(machine):
     return from_dict(RunReport, json.loads(machine.output))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_machines_train_to_the_losses_of_one(tiny_qwen2, rows, tmp_path):
     alone = train(planned(tiny_qwen2, rows, nodes=1), tmp_path / "alone")
     plan = planned(tiny_qwen2, rows)
