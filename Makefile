@@ -25,10 +25,10 @@ demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
 
 test-long: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m long $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m long $(TESTS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
