@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from product import Deadline, Failed, Record, adaptft, finish, table
+from product import Deadline, Record, adaptft, finish, measure_missing, table
 
 FORMATS = ("merged", "fp8", "fp8-block", "int8", "gptq", "awq")
 GROUP = ("model", "dataset", "adapters", "rows", "format")
@@ -45,7 +45,8 @@ def main() -> None:
     options = read_options()
     record, deadline = Record.open(options.out, options.date), Deadline(options.minutes)
     record.content["published"] = [row | {"rise": _rise(row["before"], row["after"])} for row in PUBLISHED]
-    failures = measure(options, record, deadline)
+    wanted = [dict(zip(GROUP, _group(options, format), strict=True)) for format in options.formats]
+    failures = measure_missing(record, deadline, wanted, lambda key: exported(options, key["format"]), _line)
     runs = record.part("runs", [])
     print(as_table(runs) if runs else "Nothing is measured yet.")
     finish(failures, deadline)
@@ -63,25 +64,6 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path(f"benchmarks/results/export-quality-{today}.json"))
     parser.set_defaults(date=today)
     return parser.parse_args()
-
-
-def measure(options: argparse.Namespace, record: Record, deadline: Deadline) -> list[str]:
-    """Every format that is not in the record yet; -> what went wrong."""
-    runs, failures = record.part("runs", []), []
-    for format in options.formats:
-        wanted = dict(zip(GROUP, _group(options, format), strict=True))
-        if any(run.items() >= wanted.items() for run in runs):
-            continue
-        if deadline.has_passed:
-            break
-        try:
-            runs.append(wanted | exported(options, format))
-        except Failed as failure:
-            failures.append(f"{format}: {failure}")
-            continue
-        record.save()
-        print(f"{format}: perplexity {runs[-1]['perplexity']:.3f}, KL {runs[-1]['kl']:.4f}", flush=True)
-    return failures
 
 
 def exported(options: argparse.Namespace, format: str) -> dict[str, Any]:
@@ -134,6 +116,10 @@ def as_table(runs: list[dict[str, Any]]) -> str:
         }
         for run in runs
     ])  # fmt: skip
+
+
+def _line(run: dict[str, Any]) -> str:
+    return f"{run['format']}: perplexity {run['perplexity']:.3f}, KL {run['kl']:.4f}"
 
 
 def _group(options: argparse.Namespace, format: str) -> tuple[Any, ...]:

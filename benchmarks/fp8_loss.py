@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from product import Deadline, Failed, Record, finish, table, train
+from product import Deadline, Failed, Record, finish, measure_missing, table, train
 
 # way: options of both runs of a pair; the second gets --fp8 true
 WAYS: dict[str, tuple[str, ...]] = {
@@ -32,7 +32,7 @@ ALLOWED = 0.01
 def main() -> None:
     options = read_options()
     record, deadline = Record.open(options.out, options.date), Deadline(options.minutes)
-    failures = measure(options, record, deadline)
+    failures = measure_missing(record, deadline, _wanted(options), lambda wanted: run(wanted, options), _line)
     record.content["summary"] = summary = summarise(record.part("runs", []))
     record.save()
     print(as_table(summary) if summary else "No pair of runs is complete yet.")
@@ -53,24 +53,6 @@ def read_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measure(options: argparse.Namespace, record: Record, deadline: Deadline) -> list[str]:
-    """Every run that is not in the record yet; -> what went wrong."""
-    runs, failures = record.part("runs", []), []
-    for wanted in _wanted(options):
-        if any(run.items() >= wanted.items() for run in runs):
-            continue
-        if deadline.has_passed:
-            break
-        try:
-            runs.append(wanted | run(wanted, options))
-        except Failed as failure:
-            failures.append(f"{wanted}: {failure}")
-            continue
-        record.save()
-        print(f"{wanted}: held-out loss {runs[-1]['eval_loss']:.4f}", flush=True)
-    return failures
-
-
 def _wanted(options: argparse.Namespace) -> list[dict[str, Any]]:
     same = {"model": options.model.name, "dataset": Path(options.dataset).name, "steps": options.steps}
     return [
@@ -79,6 +61,11 @@ def _wanted(options: argparse.Namespace) -> list[dict[str, Any]]:
         for seed in options.seeds
         for compute in FP8
     ]
+
+
+def _line(run: dict[str, Any]) -> str:
+    key = {name: run[name] for name in (*GROUP, "seed", "compute")}
+    return f"{key}: held-out loss {run['eval_loss']:.4f}"
 
 
 def run(wanted: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:

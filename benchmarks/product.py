@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -131,6 +131,36 @@ class Deadline:
     def has_passed(self) -> bool:
         """True where it is time to stop."""
         return time.monotonic() - self.begin > 60 * self.minutes
+
+
+def measure_missing(
+    record: Record,
+    deadline: Deadline,
+    wanted: Iterable[dict[str, Any]],
+    measure: Callable[[dict[str, Any]], dict[str, Any]],
+    say: Callable[[dict[str, Any]], str],
+) -> list[str]:
+    """Measure what of ``wanted`` is not among the record's runs yet, a run at a time; -> what went wrong.
+
+    Args:
+        wanted: what tells one run from another.
+        measure: its figures; may raise ``Failed``.
+        say: a run in a line.
+    """
+    runs, failures = record.part("runs", []), []
+    for key in wanted:
+        if any(run.items() >= key.items() for run in runs):
+            continue
+        if deadline.has_passed:
+            break
+        try:
+            runs.append(key | measure(key))
+        except Failed as failure:
+            failures.append(f"{key}: {failure}")
+            continue
+        record.save()
+        print(say(runs[-1]), flush=True)
+    return failures
 
 
 def finish(failures: Sequence[str], deadline: Deadline) -> NoReturn:

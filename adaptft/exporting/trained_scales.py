@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-E4M3_MAX = 448.0
+from adaptft.kernels.quantize import E4M3_MAX
+
 _BY_PEFT = "base_model.model."
 
 Peaks = dict[str, torch.Tensor]

@@ -80,7 +80,7 @@ def adapted_mlp_backward(
     else:
         of_x, small = torch.empty_like(x), [torch.zeros_like(t, dtype=torch.float32) for t in (a, b, a_down, b_down)]
         for own in _tiles(x, tile_tokens):
-            kept = _forward(x[own], weights, activation)[1]
+            kept = _up_to_down(x[own], weights, activation)[0]
             of_x[own], *parts = _backward_of(gradient[own], x[own], kept, weights, activation)
             for total, part in zip(small, parts, strict=True):
                 total += part
@@ -101,17 +101,22 @@ def _tiles(x: Tensor, tokens: int) -> list[slice]:
     return [slice(start, start + tokens) for start in range(0, x.shape[0], tokens)]
 
 
-def _forward(x: Tensor, weights: _Weights, activation: str) -> tuple[Tensor, _Kept]:
-    first, second = weights.gate_up, weights.down
+def _up_to_down(x: Tensor, weights: _Weights, activation: str) -> tuple[_Kept, Operand]:
+    """What the backward pass takes, and h as the last matmul takes it."""
+    first = weights.gate_up
     products = frozen_weights.forward(as_operand(x, first), first, x.dtype)
     z = x @ weights.a.t()
     for half, half_z, half_b in zip(products.chunk(2, dim=1), z.chunk(2, dim=1), weights.b.chunk(2), strict=True):
         add_low_rank(half, half_z, half_b)
     hidden = gated_forward(products, activation, fp8=first.is_fp8)
-    y = frozen_weights.forward(hidden, second, x.dtype)
-    z_down = across_rows(hidden, weights.a_down.t())
-    y.addmm_(z_down, weights.b_down.t())
-    return y, _Kept(products, z, z_down)
+    return _Kept(products, z, across_rows(hidden, weights.a_down.t())), hidden
+
+
+def _forward(x: Tensor, weights: _Weights, activation: str) -> tuple[Tensor, _Kept]:
+    kept, hidden = _up_to_down(x, weights, activation)
+    y = frozen_weights.forward(hidden, weights.down, x.dtype)
+    y.addmm_(kept.z_down, weights.b_down.t())
+    return y, kept
 
 
 def _backward_of(

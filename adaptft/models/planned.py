@@ -10,8 +10,10 @@ from adaptft.optional import require
 from adaptft.plans import DTYPE_NAMES, TrainPlan
 
 
-def load_for_training(plan: TrainPlan, path: Path) -> Any:
+def load_for_training(plan: TrainPlan, path: Path, *, has_weights: bool = True) -> Any:
     """The base model of ``plan`` from the folder ``path``, on its device, in its storage, with its attention.
+
+    Without ``has_weights`` only memory is reserved, for what another rank sends.
 
     Raises:
         MissingPackage: NF4 is planned and bitsandbytes is not installed.
@@ -20,7 +22,7 @@ def load_for_training(plan: TrainPlan, path: Path) -> Any:
     import torch
 
     decisions = plan.decisions
-    if decisions.placement.value.is_sharded and decisions.method.value.base_storage != "nf4" and not _is_first():
+    if not has_weights:
         return _without_weights(plan, path)
     model = load_weights(
         path,
@@ -33,12 +35,6 @@ def load_for_training(plan: TrainPlan, path: Path) -> Any:
     )
     model.config.use_cache = False
     return model
-
-
-def _is_first() -> bool:
-    import os
-
-    return os.environ.get("RANK", "0") == "0"
 
 
 def _without_weights(plan: TrainPlan, path: Path) -> Any:

@@ -3,7 +3,7 @@
 Every part stands in a ``Decision`` with the reason and with who took it: ``policy`` or ``user``.
 """
 
-from adaptft.plans.common import DTYPE_NAMES, SHORT_DTYPES, Decision, Dtype, Source
+from adaptft.plans.common import DTYPE_BYTES, DTYPE_NAMES, SHORT_DTYPES, Decision, Dtype, Source
 from adaptft.plans.decisions import (
     FP8_ALIGNMENT,
     FUSED_MLP_LAYERS,
@@ -29,6 +29,7 @@ from adaptft.plans.serving import ServePlan
 from adaptft.plans.training import CostEstimate, MemoryEstimate, Rejected, SpeedEstimate, TrainPlan
 
 __all__ = [
+    "DTYPE_BYTES",
     "DTYPE_NAMES",
     "FP8_ALIGNMENT",
     "FUSED_MLP_LAYERS",

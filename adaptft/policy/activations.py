@@ -95,18 +95,12 @@ def saved_activations(work: Workload) -> int:
     return kept * layer_activation_bytes(work) + inputs + 6 * state
 
 
-def offloaded_bytes(work: Workload) -> int:
-    """Host memory for the inputs of checkpointed layers that wait there."""
-    state = work.device_tokens * work.model.hidden_size * _activation_size(work)
-    return work.checkpointing.layers * state if work.checkpointing.offload else 0
-
-
 def backward_transients(work: Workload) -> int:
     """Gradients inside one layer: of gate, up and product, and of two hidden states; and an unpacked weight.
 
     The fused MLP makes the product again, and in FP8 what it sends on has one byte a value; in tiles it makes gate and
-    up again as well, all of it for one tile. Where the last layer is
-    checkpointed too, its activations are made again before anything is let go.
+    up again as well, all of it for one tile. Where the last layer is checkpointed too, its activations are made again
+    before anything is let go.
     """
     tokens, size = work.device_tokens, _activation_size(work)
     width = _mlp_width(work.model) * (min(tokens, work.mlp_tile_tokens) or tokens)

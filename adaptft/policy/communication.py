@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from adaptft.plans import DTYPE_BYTES
 from adaptft.policy.collectives import Interconnect
 from adaptft.policy.states import REDUCED_BYTES, trained
-from adaptft.policy.storage import DTYPE_BYTES, gathered
+from adaptft.policy.storage import gathered
 from adaptft.policy.workload import Workload
 
 OVERLAPPED = 0.6

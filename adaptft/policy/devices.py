@@ -12,6 +12,12 @@ from adaptft.policy.architectures import capabilities
 Device = Literal["cuda", "cpu"]
 
 
+def host_free_bytes(machine: Machine) -> int:
+    """Host memory that is available, and within the container's limit."""
+    memory = machine.memory
+    return min(memory.available_bytes, memory.limit_bytes or memory.available_bytes)
+
+
 def choose_device(machine: Machine, wanted: Device | None) -> Decision[Device]:
     """The GPU where there is one; what the user asked for is obeyed.
 

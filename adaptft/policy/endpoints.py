@@ -7,14 +7,14 @@ from typing import Literal
 
 from adaptft.errors import RequestError
 from adaptft.facts import Machine, ModelShape, ServedModel, ServingEngine
-from adaptft.plans import Decision, Dtype, ServePlan
+from adaptft.plans import DTYPE_BYTES, Decision, Dtype, ServePlan
 from adaptft.policy.devices import gpu_has_bf16
 from adaptft.policy.engines import SERVER_NAME, EngineChoice, choose_engine
 from adaptft.policy.format_table import SLOW_ON_CPU
 from adaptft.policy.kv_cache import choose_kv_cache
 from adaptft.policy.lora_slots import plan_slots, slot_bytes
 from adaptft.policy.serving_devices import CPU_SEQUENCES, Load, choose_devices
-from adaptft.policy.serving_memory import BYTES, weights_bytes
+from adaptft.policy.serving_memory import weights_bytes
 from adaptft.requests import ServeRequest
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -53,7 +53,7 @@ def plan_serving(
         backend=choice.backend,
         dtype=dtype.value,
         weights_bytes=weights_bytes(model, dtype.value, served.file_bytes),
-        adapters_bytes=slot_bytes(model, slots, BYTES[dtype.value]),
+        adapters_bytes=slot_bytes(model, slots, DTYPE_BYTES[dtype.value]),
         kv_cache_dtype=kv_cache.value,
     )
     devices = choose_devices(machine, load, request)

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 from adaptft.errors import DoesNotFit
 from adaptft.facts import Machine, ModelShape
-from adaptft.plans import SHORT_DTYPES, Decision, Dtype, Residence
-from adaptft.policy.devices import Device, gpu_has_bf16
+from adaptft.plans import DTYPE_BYTES, SHORT_DTYPES, Decision, Dtype, Residence
+from adaptft.policy.devices import Device, gpu_has_bf16, host_free_bytes
 from adaptft.policy.format_table import FormatFacts
 from adaptft.units import GiB, format_bytes
 
-BYTES: dict[Dtype, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 _ONCE = 1.25
 """Host memory over the weights: the layer in work, a shard being written, the interpreter."""
 _TWICE = 2.3
@@ -55,7 +54,7 @@ def choose_memory(
     Raises:
         DoesNotFit: none does.
     """
-    available = min(machine.memory.available_bytes, machine.memory.limit_bytes or machine.memory.available_bytes)
+    available = host_free_bytes(machine)
     first, reason = _preferred(machine, model, facts, device)
     ways = [way for way in _ways(machine, facts, device, first) if can_stream or way[1] != "by_layer"]
     for dtype, residence in ways:
@@ -75,8 +74,8 @@ def needed_bytes(model: ModelShape, dtype: Dtype, residence: Residence) -> float
     if residence == "by_layer":
         table = model.vocab_size * model.hidden_size
         widest = max(linear.in_features * linear.out_features for linear in model.linears if linear.kind != "head")
-        return _LIBRARIES + (_TABLES * table + _LAYERS * widest) * BYTES[dtype]
-    return model.num_parameters * BYTES[dtype] * {"twice": _TWICE, "once": _ONCE}[residence]
+        return _LIBRARIES + (_TABLES * table + _LAYERS * widest) * DTYPE_BYTES[dtype]
+    return model.num_parameters * DTYPE_BYTES[dtype] * {"twice": _TWICE, "once": _ONCE}[residence]
 
 
 def stored_dtype(model: ModelShape) -> Dtype:

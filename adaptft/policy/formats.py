@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from adaptft.errors import ExportError, OutputError
 from adaptft.facts import Machine, ModelShape
-from adaptft.plans import Decision, Dtype, ExportPlan
+from adaptft.plans import DTYPE_BYTES, Decision, Dtype, ExportPlan
 from adaptft.policy.devices import Device, choose_device
-from adaptft.policy.export_memory import BYTES, HostMemory, choose_memory, stored_dtype
+from adaptft.policy.export_memory import HostMemory, choose_memory, stored_dtype
 from adaptft.policy.export_time import export_seconds
 from adaptft.policy.format_table import FORMATS, FormatFacts
 from adaptft.policy.groups import Layout, layout, num_modules
@@ -68,7 +68,7 @@ def plan_export(
         num_compressed_modules=num_modules(chosen.compressed),
         num_calibration_rows=calibration.value[0],
         max_length=calibration.value[1],
-        source_bytes=model.num_parameters * BYTES[_saved_dtype(model)],
+        source_bytes=model.num_parameters * DTYPE_BYTES[_saved_dtype(model)],
         predicted_bytes=size,
         bits_per_weight=bits_per_weight(facts, chosen, symmetric=symmetric.value),
         limits=facts.limits,
@@ -152,7 +152,7 @@ def _scratch_bytes(facts: FormatFacts, model: ModelShape, request: ExportRequest
     """Weights that change while the model stays on disk: all of them, where an adapter or calibration changes them."""
     changes = request.adapters is not None or facts.needs_calibration
     weights = sum(linear.num_weights for linear in model.linears)
-    return weights * BYTES[memory.dtype.value] if memory.residence.value == "by_layer" and changes else 0
+    return weights * DTYPE_BYTES[memory.dtype.value] if memory.residence.value == "by_layer" and changes else 0
 
 
 def _check_disk(machine: Machine, size: int) -> None:

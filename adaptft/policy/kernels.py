@@ -98,8 +98,8 @@ def choose_loss(model: ModelShape, *, adapts_head: bool = False, fp8: bool = Fal
 def may_have_head_in_fp8(model: ModelShape, method: Method, precision: Precision) -> bool:
     """Beside layers in FP8: a head that nothing trains, of sizes that the FP8 matmul takes."""
     is_frozen = method.train_type != "full" and not method.modules_to_save
-    fits = is_frozen and precision.compute == "fp8"
-    return fits and model.hidden_size % FP8_ALIGNMENT == 0 and model.vocab_size % FP8_ALIGNMENT == 0
+    is_aligned = model.hidden_size % FP8_ALIGNMENT == 0 and model.vocab_size % FP8_ALIGNMENT == 0
+    return precision.compute == "fp8" and is_frozen and is_aligned
 
 
 def choose_compile(gpu: Gpu | None, model: ModelShape, software: Software, request: TrainRequest) -> Decision[Compile]:

@@ -55,12 +55,18 @@ def _pcie_rate(machine: Machine, gpu_indices: tuple[int, ...], *, peers: bool) -
     return lanes * (PCIE_SHARE if peers else PCIE_SHARE_THROUGH_HOST) * 1e9
 
 
-def lacks_peer_copies(machine: Machine, gpu_indices: tuple[int, ...]) -> bool:
-    """True where the driver is known to refuse copies between two of these GPUs that have no NVLink.
+def without_peer_copies(machine: Machine, gpu_indices: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """Pairs of these GPUs that have no NVLink and between which the driver is known to refuse copies.
 
-    NCCL may believe in such copies and hang, so that a run then sets ``NCCL_P2P_DISABLE=1``.
+    NCCL may believe in such copies and hang or read garbage, so that a run then sets ``NCCL_P2P_DISABLE=1``.
     """
-    return any(link.peer_access is False and link.path != "NV" for link in _among(machine, gpu_indices))
+    links = _among(machine, gpu_indices)
+    return tuple((link.a, link.b) for link in links if link.peer_access is False and link.path != "NV")
+
+
+def lacks_peer_copies(machine: Machine, gpu_indices: tuple[int, ...]) -> bool:
+    """True where there is such a pair."""
+    return bool(without_peer_copies(machine, gpu_indices))
 
 
 def link_words(machine: Machine, gpu_indices: tuple[int, ...]) -> str:

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from adaptft.plans import MemoryEstimate
+from adaptft.plans import DTYPE_BYTES, MemoryEstimate
 from adaptft.policy.activations import backward_transients, logits_bytes, saved_activations
 from adaptft.policy.states import States, states
-from adaptft.policy.storage import DTYPE_BYTES
 from adaptft.policy.workload import Workload
 from adaptft.units import GiB, MiB
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from adaptft.facts import Machine, ModelShape
-from adaptft.plans import Dtype
+from adaptft.plans import DTYPE_BYTES, Dtype
+from adaptft.policy.devices import host_free_bytes
 from adaptft.policy.tensor_parallel import kv_heads_per_gpu
 from adaptft.requests import InferBackend, KvCacheDtype
 from adaptft.units import GiB
 
-BYTES: dict[Dtype, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 BLOCK_TOKENS = 16
 DEFAULT_UTILIZATION = 0.9
 CONTEXT_BYTES = round(0.6 * GiB)
@@ -57,14 +57,14 @@ def kv_bytes_per_token(
 ) -> int:
     """Bytes that one token adds to the KV cache of one device: 2 x layers x KV heads x head_dim x bytes."""
     heads = kv_heads_per_gpu(model, tensor_parallel_size)
-    return 2 * model.num_layers * heads * model.head_dim * (1 if kv_cache_dtype == "fp8" else BYTES[dtype])
+    return 2 * model.num_layers * heads * model.head_dim * (1 if kv_cache_dtype == "fp8" else DTYPE_BYTES[dtype])
 
 
 def weights_bytes(model: ModelShape, dtype: Dtype, file_bytes: int | None) -> int:
     """Weights in memory: as stored where they are quantised (``file_bytes``), else ``dtype``."""
     if model.quantization and file_bytes:
         return file_bytes
-    return model.num_parameters * BYTES[dtype]
+    return model.num_parameters * DTYPE_BYTES[dtype]
 
 
 def workspace_bytes(model: ModelShape, device_bytes: int, tensor_parallel_size: int) -> int:
@@ -87,9 +87,7 @@ def largest_utilization(machine: Machine, gpu_indices: tuple[int, ...]) -> float
 
 def host_bytes(machine: Machine) -> int:
     """Host memory that a server may take: what is available, and the container's limit."""
-    memory = machine.memory
-    usable = min(memory.available_bytes, memory.limit_bytes or memory.available_bytes)
-    return round(usable * HOST_SHARE)
+    return round(host_free_bytes(machine) * HOST_SHARE)
 
 
 def device_bytes(

@@ -9,6 +9,7 @@ from adaptft.facts import DatasetShape, Gpu, Machine, ModelShape
 from adaptft.plans import Decision, Placement
 from adaptft.policy import batching, schedules
 from adaptft.policy.arrangements import CanShare, own_rows, shared_rows
+from adaptft.policy.devices import host_free_bytes
 from adaptft.requests import TrainRequest
 
 
@@ -97,7 +98,7 @@ def _settings(
             request=request,
             placement=placement,
             gpu=chosen[0] if chosen else None,
-            capacity_bytes=min((gpu.memory_free_bytes for gpu in chosen), default=_host_free(machine)),
+            capacity_bytes=min((gpu.memory_free_bytes for gpu in chosen), default=host_free_bytes(machine)),
             packing=is_packed,
             max_length=max_length,
             global_batch_size=total,
@@ -106,8 +107,3 @@ def _settings(
         )
 
     return tuple(map(setting, arrange(lambda ranks: batching.can_share(ranks, wanted, request))))
-
-
-def _host_free(machine: Machine) -> int:
-    memory = machine.memory
-    return min(memory.available_bytes, memory.limit_bytes or memory.available_bytes)

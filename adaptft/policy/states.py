@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from adaptft.policy.storage import DTYPE_BYTES, Gathered, gathered, in_fp8, stored, stored_bytes
+from adaptft.plans import DTYPE_BYTES
+from adaptft.policy.storage import Gathered, gathered, in_fp8, stored, stored_bytes
 from adaptft.policy.workload import Workload
 
 SAVED_STATES = {"adamw": 2.0, "adamw_8bit": 2.03, "paged_adamw_8bit": 2.03}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from adaptft.facts import LinearShape, ModelShape
-from adaptft.plans import Method, Precision
+from adaptft.plans import DTYPE_BYTES, Method, Precision
 from adaptft.policy.workload import Workload
 
-DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "nf4": 0.5}
+CONVERTED_BYTES = {"fp8": 1, "nf4": 0.5}
 """Bytes a weight as stored; FP8 may keep each weight twice (cuBLAS wants the transpose for the backward pass)."""
 
 
@@ -44,7 +44,7 @@ def stored(model: ModelShape, precision: Precision, method: Method, *, plain_byt
     row_scales = 0 if is_nf4 else 4 * sum(row.out_features * row.count for row in rows)
     return Stored(
         plain=(model.num_parameters - weights) * plain,
-        converted=weights * DTYPE_BYTES[method.base_storage] + row_scales,
+        converted=weights * CONVERTED_BYTES[method.base_storage] + row_scales,
         scales=weights * _nf4_scale_bytes(method.double_quant) if is_nf4 else 0,
     )
 

@@ -132,17 +132,18 @@ def make(folder: Path, build: Build, log: Log) -> Checked:
     folder = folder.absolute()
     python = folder / "bin" / "python"
     _check_place(folder, build)
-    if not python.exists():
+    is_new = not python.exists()
+    if is_new:
         log(f"making a virtual environment in {folder}")
         venv.create(folder, with_pip=True, symlinks=True)
-    if not _holds(python, build):
+    checked = None if is_new else _held(python, build, log)
+    if checked is None:
         for package in (*build.first, build.package):
             log(f"installing {package}")
             _install(python, (package, *build.first), log)
         if build.removed:
             _pip(python, ("uninstall", "--yes", *build.removed))
-    log("checking that vLLM's server starts to load")
-    checked = check(python)
+        checked = _look(python, log)
     _note().parent.mkdir(parents=True, exist_ok=True)
     write_json(_note(), json.dumps({"python": str(python)}) + "\n")
     return checked
@@ -189,13 +190,19 @@ def _check_place(folder: Path, build: Build) -> None:
         )
 
 
-def _holds(python: Path, build: Build) -> bool:
-    """True where the build is whole already."""
+def _look(python: Path, log: Log) -> Checked:
+    log("checking that vLLM's server starts to load")
+    return check(python)
+
+
+def _held(python: Path, build: Build, log: Log) -> Checked | None:
+    """What the environment holds, where the build is whole already."""
     name, _, version = build.package.partition("==")
     try:
-        return check(python).versions.get(name) == version
+        found = _look(python, log)
     except ServeError:
-        return False
+        return None
+    return found if found.versions.get(name) == version else None
 
 
 def _size(folder: Path) -> int:

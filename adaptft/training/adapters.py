@@ -55,9 +55,8 @@ def prepare(model: Any, decisions: Decisions) -> Any:
     if is_sharded and method.base_storage == "nf4":
         _keep_packing(adapted)
     else:
-        has_weights = ranks.is_first() or not is_sharded
         fp8 = decisions.precision.value.compute == "fp8"
-        _swap_frozen_linears(adapted, method, kernels, fp8=fp8, has_weights=has_weights)
+        _swap_frozen_linears(adapted, method, kernels, fp8=fp8, has_weights=ranks.has_weights(decisions))
     if is_sharded:
         _make_shardable(adapted, getattr(torch, DTYPE_NAMES[decisions.precision.value.autocast]))
     if kernels.fused:

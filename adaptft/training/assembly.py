@@ -12,7 +12,7 @@ from adaptft.errors import TrainingError
 from adaptft.models.continuing import fill_adapter
 from adaptft.models.planned import load_for_training
 from adaptft.plans import DTYPE_NAMES, TrainPlan
-from adaptft.training import adapters, checking, checkpointing, losses, numerics
+from adaptft.training import adapters, checking, checkpointing, losses, numerics, ranks
 from adaptft.training.arguments import training_arguments
 from adaptft.training.batches import Collator, Form
 from adaptft.training.identification import identify
@@ -67,7 +67,7 @@ def build_trainer(
 def build_model(plan: TrainPlan, path: Path) -> Any:
     """The model of ``plan``: loaded, adapted, with the planned loss, recomputing and compiled layers."""
     numerics.set_seed(plan.request.seed)  # adapters start at random: the same plan starts from the same ones
-    return prepare_model(plan, load_for_training(plan, path))
+    return prepare_model(plan, load_for_training(plan, path, has_weights=ranks.has_weights(plan.decisions)))
 
 
 def prepare_model(plan: TrainPlan, base: Any) -> Any:

@@ -6,14 +6,12 @@ import os
 from typing import Any
 
 from adaptft.errors import RequestError, TrainingError
-from adaptft.plans import DTYPE_NAMES, TrainPlan
+from adaptft.plans import DTYPE_NAMES, Decisions, TrainPlan
 from adaptft.training.sequences import parallelism, require_shareable
 
 TIMEOUT_VARIABLE = "ADAPTFT_RANK_TIMEOUT"
 TIMEOUT_SECONDS = 1800
 """How long a rank waits for another one: the first rank reads data and writes checkpoints while the others wait."""
-
-
 TIED_MODULES = {"embed_tokens", "lm_head"}
 
 
@@ -25,6 +23,11 @@ def rank() -> int:
 def is_first() -> bool:
     """True for the rank that speaks and writes."""
     return rank() == 0
+
+
+def has_weights(decisions: Decisions) -> bool:
+    """False where another rank sends this one its part of the base; NF4 each rank reads and packs for itself."""
+    return is_first() or not decisions.placement.value.is_sharded or decisions.method.value.base_storage == "nf4"
 
 
 def timeout_seconds() -> int:
@@ -89,8 +92,8 @@ def require_possible(plan: TrainPlan, *, on_gpu: bool) -> None:
     """Refuse what several ranks cannot do, before anything is loaded.
 
     Raises:
-        TrainingError: the plan shards fused adapters, an FP8 base, 8-bit optimizer states or copies of a tied table;
-            or it shares rows that cannot be shared.
+        TrainingError: the plan shards fused adapters, 8-bit optimizer states or copies of a tied table; or it shares
+            rows that cannot be shared.
     """
     require_shareable(plan, on_gpu=on_gpu)
     placement = plan.decisions.placement.value

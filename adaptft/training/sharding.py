@@ -16,7 +16,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from adaptft.training import checking
+from adaptft.training import checking, ranks
 from adaptft.training.adapters import trained_parameters
 
 OPTIMIZER_FILE = "optimizer.pt"
@@ -107,7 +107,7 @@ def whole_weights(model: nn.Module) -> dict[str, Tensor]:
             continue
         seen.add(id(value))
         gathered = whole(value.detach())
-        if _keeps():
+        if ranks.is_first():
             weights[name] = gathered
     return weights
 
@@ -117,13 +117,9 @@ def whole_optimizer(state: dict[str, Any]) -> dict[str, Any]:
     gathered: dict[int, dict[str, Any]] = {}
     for number, values in state["state"].items():
         found = {name: whole(value) for name, value in values.items()}
-        if _keeps():
+        if ranks.is_first():
             gathered[number] = found
     return {**state, "state": gathered}
-
-
-def _keeps() -> bool:
-    return torch.distributed.get_rank() == 0
 
 
 def in_shards(stored: dict[str, Any], groups: list[dict[str, Any]]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import psutil
 
 from adaptft.errors import AdaptftError, TrainingError
 from adaptft.plans import Placement, TrainPlan
+from adaptft.policy.links import lacks_peer_copies, without_peer_copies
 from adaptft.records import read_json, write_json
 from adaptft.reports import RunReport
 from adaptft.training import failures, folders, ranks
@@ -70,20 +71,13 @@ def visible_devices(placement: Placement, inherited: str | None) -> str:
     return ",".join(names[index] if names else str(index) for index in placement.gpu_indices)
 
 
-def without_peer_access(plan: TrainPlan) -> tuple[tuple[int, int], ...]:
-    """Pairs of the planned GPUs between which the driver refuses copies; NCCL may hang or read garbage there."""
-    chosen = plan.decisions.placement.value.gpu_indices
-    links = (link for link in plan.machine.links if link.a in chosen and link.b in chosen)
-    return tuple((link.a, link.b) for link in links if link.peer_access is False)
-
-
 def worker_environment(plan: TrainPlan, seat: Seat | None, inherited: Mapping[str, str]) -> dict[str, str]:
     """What torchrun and its ranks see: the planned GPUs, and nothing of a scheduler's own wishes for torchrun."""
     environment = {name: value for name, value in inherited.items() if not name.startswith("PET_")}
     if uses_gpu(plan):
         placement = plan.decisions.placement.value
         environment["CUDA_VISIBLE_DEVICES"] = visible_devices(placement, inherited.get("CUDA_VISIBLE_DEVICES"))
-        if without_peer_access(plan):
+        if lacks_peer_copies(plan.machine, placement.gpu_indices):
             environment.setdefault(NCCL_P2P, "1")
     if seat is not None:
         # else a machine that comes back waits for an address that torchrun wrote once, before it was lost
@@ -101,7 +95,7 @@ def announcement(plan: TrainPlan, environment: Mapping[str, str]) -> list[str]:
     if placement.num_ranks > 1:
         waits = failures.waits(ranks.timeout_seconds())
         lines.append(f"{placement.num_ranks} ranks, {placement.strategy}; {waits}.")
-    if uses_gpu(plan) and (apart := without_peer_access(plan)):
+    if uses_gpu(plan) and (apart := without_peer_copies(plan.machine, placement.gpu_indices)):
         a, b = apart[0]
         lines.append(f"GPUs {a} and {b} cannot reach each other's memory: {NCCL_P2P}={environment[NCCL_P2P]}.")
     return lines

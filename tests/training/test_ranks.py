@@ -201,7 +201,8 @@ def test_a_rank_that_is_sent_its_weights_reads_none_and_takes_no_memory(tmp_path
     (tmp_path / "config.json").write_text(json.dumps(config))
     monkeypatch.setenv("RANK", "1")
     before = psutil.Process().memory_info().rss
-    model = load_for_training(planned(tmp_path, tmp_path, num_ranks=2, parts=(2, 1), method=FULL), tmp_path)
+    plan = planned(tmp_path, tmp_path, num_ranks=2, parts=(2, 1), method=FULL)
+    model = load_for_training(plan, tmp_path, has_weights=ranks.has_weights(plan.decisions))
     grown = psutil.Process().memory_info().rss - before
     assert sum(p.numel() * p.element_size() for p in model.parameters()) > 800 << 20
     assert grown < 80 << 20
