@@ -119,7 +119,6 @@ def test_calibration_rows_are_the_training_rows(adapter: Path, tiny_qwen2: Path,
     assert not [note for note in report.notes if "--accept-loss" not in note]
 
 
-@pytest.mark.long
 def test_training_rows_that_are_gone_are_replaced_and_it_is_said(tiny_qwen2: Path, tmp_path: Path) -> None:
     run = random_adapter(tiny_qwen2, tmp_path / "run")
     write_artifact(run, artifact_of(tiny_qwen2, dataset=(str(tmp_path / "gone.jsonl"),)))

@@ -36,7 +36,6 @@ def test_the_nearer_base_is_kept_and_both_are_reported(tiny_qwen2: Path, tmp_pat
     assert "into the dequantised base" in (folder / "README.md").read_text()
 
 
-@pytest.mark.long
 def test_rows_that_training_held_out_are_compared_on_and_the_others_calibrate(tiny_qwen2: Path, tmp_path: Path) -> None:
     pytest.importorskip("llmcompressor")
     run = trained(tiny_qwen2, tmp_path / "run", "lora", "--split_dataset_ratio", "0.1")

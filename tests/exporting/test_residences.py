@@ -16,8 +16,6 @@ from transformers import AutoModelForCausalLM
 CALIBRATION = {"quant_n_samples": 4, "max_length": 64}
 FORMATS: dict[str, dict[str, int]] = {"merged": {}, "fp8": {}, "int8": {}, "awq": CALIBRATION, "gptq": CALIBRATION}
 
-QUICK = ("merged",)
-
 
 @pytest.fixture(scope="module")
 def adapter(tiny_qwen2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -29,9 +27,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
 
 
-@pytest.mark.parametrize(
-    "format", [format if format in QUICK else pytest.param(format, marks=pytest.mark.long) for format in FORMATS]
-)
+@pytest.mark.parametrize("format", FORMATS)
 def test_the_weights_are_the_same_bit_for_bit(format: str, adapter: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"adapters": str(adapter), "accept_loss": True, **FORMATS[format]}
     made = {

@@ -143,7 +143,7 @@ def test_a_rank_that_is_killed_ends_the_run_and_names_the_last_checkpoint(tiny_q
     assert seconds < WITHIN_SECONDS
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_memory_that_runs_out_in_one_rank_ends_all_with_what_to_set(tiny_qwen2, rows, tmp_path):
     run = started(two_ranks(tiny_qwen2, rows, "ddp"), tmp_path, **{FAULT: "1"})
     for line in run.stderr:

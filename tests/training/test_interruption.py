@@ -131,13 +131,7 @@ def test_outside_of_the_steps_the_first_signal_stops_at_once(tmp_path):
         signal.raise_signal(signal.SIGINT)
 
 
-@pytest.mark.parametrize(
-    "waits_at",
-    [
-        pytest.param(6, id="amid its steps", marks=pytest.mark.long),
-        pytest.param(12, id="in its last step", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize("waits_at", [6, 12], ids=["amid its steps", "in its last step"])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tiny_qwen2, rows, tmp_path, waits_at):
     out = tmp_path / "out"
     short = ["--max_steps", "12", "--save_steps", "4", "--eval_steps", "1", "--resume_from_checkpoint", "auto"]

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_run_that_is_killed_equals_one_that_is_not(tiny_qwen2):
     pytest.importorskip("tensorboard")
     script = str(ROOT / "benchmarks" / "kill_anywhere.py")

@@ -42,7 +42,7 @@ def report_of(machine):
     return from_dict(RunReport, json.loads(machine.output))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_two_machines_train_to_the_losses_of_one(tiny_qwen2, rows, tmp_path):
     alone = train(planned(tiny_qwen2, rows, nodes=1), tmp_path / "alone")
     plan = planned(tiny_qwen2, rows)
@@ -59,8 +59,8 @@ def saved(out):
     return list(out.glob(f"checkpoint-*/{SEAL}"))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_machine_that_is_lost_ends_the_others_within_a_minute(tiny_qwen2, rows, tmp_path, lost):
     plan = planned(tiny_qwen2, rows, steps=5000, save_steps=2)
     machines = [start(plan, tmp_path, rank, tmp_path / "out") for rank in (0, 1)]
@@ -74,7 +74,7 @@ def test_a_machine_that_is_lost_ends_the_others_within_a_minute(tiny_qwen2, rows
     assert "--resume_from_checkpoint auto" in fix
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_machine_that_cannot_begin_is_named_on_all_of_them(tiny_qwen2, rows, tmp_path):
     plan = planned(tiny_qwen2, rows)
     other = dataclasses.replace(plan, request=dataclasses.replace(plan.request, dataset=(str(rows),)))
@@ -88,7 +88,7 @@ def test_a_machine_that_cannot_begin_is_named_on_all_of_them(tiny_qwen2, rows, t
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_signal_to_one_machine_stops_all_behind_the_same_step(tiny_qwen2, rows, tmp_path):
     out = tmp_path / "out"
     plan = planned(tiny_qwen2, rows, steps=5000, save_steps=2)
