@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from adaptft.kernels import frozen_weights
-from adaptft.kernels.frozen_weights import Frozen, as_operand
-from adaptft.kernels.gated import gated_backward, gated_forward
+from adaptft.kernels.frozen_weights import Frozen, as_operand, is_fp8
+from adaptft.kernels.gated import Ranges, gated_backward, gated_forward
 from adaptft.kernels.quantize import Operand
-from adaptft.kernels.thin import across_rows, add_low_rank, columns, down_columns
+from adaptft.kernels.thin import across_rows, add_low_rank, add_low_rank_and_range, columns, down_columns
 
 
 class _Weights(NamedTuple):
@@ -34,18 +34,20 @@ class _Weights(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """What the backward pass takes: gate and up (T, 2f), z (T, 2R), z of down (T, R)."""
+    """What the backward pass takes: gate and up (T, 2f), z (T, 2R), z of down (T, R); in FP8 the two ranges (T, 1)."""
 
     products: Tensor
     z: Tensor
     z_down: Tensor
+    hidden_scale: Tensor
+    steepest: Tensor
 
 
 @torch.library.custom_op("adaptft::adapted_mlp", mutates_args=())
 def adapted_mlp(
     x: Tensor, a: Tensor, b: Tensor, a_down: Tensor, b_down: Tensor, gate_up: list[Tensor], down: list[Tensor],
     storage: str, activation: str, tile_tokens: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """(T, h) -> (T, h); and what the backward pass takes, empty where tokens go in tiles."""
     weights = _weights(x, a, b, a_down, b_down, gate_up, down, storage)
     if not tile_tokens:
@@ -54,29 +56,36 @@ def adapted_mlp(
     y = torch.empty_like(x)
     for own in _tiles(x, tile_tokens):
         y[own] = _forward(x[own], weights, activation)[0]
-    products, z, z_down = (x.new_empty(0, tensor.shape[0]) for tensor in (b, a, a_down))
-    return y, products, z, z_down
+    return y, *_empty_kept(x, a, b, a_down, storage, 0)
 
 
 @adapted_mlp.register_fake
 def _(
     x: Tensor, a: Tensor, b: Tensor, a_down: Tensor, b_down: Tensor, gate_up: list[Tensor], down: list[Tensor],
     storage: str, activation: str, tile_tokens: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    kept = 0 if tile_tokens else x.shape[0]
-    products, z, z_down = (x.new_empty(kept, tensor.shape[0]) for tensor in (b, a, a_down))
-    return x.new_empty(x.shape[0], b_down.shape[0]), products, z, z_down
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    kept = _empty_kept(x, a, b, a_down, storage, 0 if tile_tokens else x.shape[0])
+    return x.new_empty(x.shape[0], b_down.shape[0]), *kept
+
+
+def _empty_kept(x: Tensor, a: Tensor, b: Tensor, a_down: Tensor, storage: str, tokens: int) -> _Kept:
+    products, z, z_down = (x.new_empty(tokens, tensor.shape[0]) for tensor in (b, a, a_down))
+    scale, steepest = (x.new_empty(tokens if is_fp8(storage) else 0, 1, dtype=torch.float32) for _ in range(2))
+    return _Kept(products, z, z_down, scale, steepest)
 
 
 @torch.library.custom_op("adaptft::adapted_mlp_backward", mutates_args=())
 def adapted_mlp_backward(
-    gradient: Tensor, x: Tensor, products: Tensor, z: Tensor, z_down: Tensor, a: Tensor, b: Tensor, a_down: Tensor,
-    b_down: Tensor, gate_up: list[Tensor], down: list[Tensor], storage: str, activation: str, tile_tokens: int,
+    gradient: Tensor, x: Tensor, products: Tensor, z: Tensor, z_down: Tensor, hidden_scale: Tensor, steepest: Tensor,
+    a: Tensor, b: Tensor, a_down: Tensor, b_down: Tensor, gate_up: list[Tensor], down: list[Tensor], storage: str,
+    activation: str, tile_tokens: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """-> gradients of x, a, b, a_down and b_down."""
     weights = _weights(x, a, b, a_down, b_down, gate_up, down, storage)
     if not tile_tokens:
-        of_x, *small = _backward_of(gradient, x, _Kept(products, z, z_down), weights, activation)
+        of_x, *small = _backward_of(
+            gradient, x, _Kept(products, z, z_down, hidden_scale, steepest), weights, activation
+        )
     else:
         of_x, small = torch.empty_like(x), [torch.zeros_like(t, dtype=torch.float32) for t in (a, b, a_down, b_down)]
         for own in _tiles(x, tile_tokens):
@@ -91,8 +100,9 @@ def adapted_mlp_backward(
 
 @adapted_mlp_backward.register_fake
 def _(
-    gradient: Tensor, x: Tensor, products: Tensor, z: Tensor, z_down: Tensor, a: Tensor, b: Tensor, a_down: Tensor,
-    b_down: Tensor, gate_up: list[Tensor], down: list[Tensor], storage: str, activation: str, tile_tokens: int,
+    gradient: Tensor, x: Tensor, products: Tensor, z: Tensor, z_down: Tensor, hidden_scale: Tensor, steepest: Tensor,
+    a: Tensor, b: Tensor, a_down: Tensor, b_down: Tensor, gate_up: list[Tensor], down: list[Tensor], storage: str,
+    activation: str, tile_tokens: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     return (*(torch.empty_like(t) for t in (x, a, b, a_down, b_down)),)  # type: ignore[return-value]
 
@@ -108,8 +118,9 @@ def _up_to_down(x: Tensor, weights: _Weights, activation: str) -> tuple[_Kept, O
     z = x @ weights.a.t()
     for half, half_z, half_b in zip(products.chunk(2, dim=1), z.chunk(2, dim=1), weights.b.chunk(2), strict=True):
         add_low_rank(half, half_z, half_b)
-    hidden = gated_forward(products, activation, fp8=first.is_fp8)
-    return _Kept(products, z, across_rows(hidden, weights.a_down.t())), hidden
+    hidden, steepest = gated_forward(products, activation, fp8=first.is_fp8)
+    scale = torch.empty_like(steepest) if hidden.scale is None else hidden.scale
+    return _Kept(products, z, across_rows(hidden, weights.a_down.t()), scale, steepest), hidden
 
 
 def _forward(x: Tensor, weights: _Weights, activation: str) -> tuple[Tensor, _Kept]:
@@ -126,8 +137,10 @@ def _backward_of(
     first, second = weights.gate_up, weights.down
     of_hidden = frozen_weights.backward(as_operand(gradient, second, second.row_scale), second, x.dtype)
     of_z_down = gradient @ weights.b_down
-    add_low_rank(of_hidden, of_z_down, weights.a_down.t())
-    both, hidden = gated_backward(of_hidden, kept.products, activation, first.row_scale)
+    largest = add_low_rank_and_range(of_hidden, of_z_down, weights.a_down.t())
+    factor = first.row_scale
+    ranges = None if factor is None else Ranges(factor, largest, kept.steepest, kept.hidden_scale)
+    both, hidden = gated_backward(of_hidden, kept.products, activation, ranges)
     del of_hidden
     of_x = frozen_weights.backward(both, first, x.dtype)
     of_a_down, of_b_down = down_columns(hidden, of_z_down).t(), gradient.t() @ kept.z_down
@@ -163,7 +176,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _backward(ctx: Any, of_y: Tensor, *_: Tensor) -> tuple[Any, ...]:
     tensors = ctx.saved_tensors  # once: a checkpointed layer lets nobody unpack them again
-    saved, weights = tensors[:8], tensors[8:]
+    saved, weights = tensors[:10], tensors[10:]
     gate_up, down = list(weights[: ctx.num_gate_up]), list(weights[ctx.num_gate_up :])
     gradients = adapted_mlp_backward(of_y.contiguous(), *saved, gate_up, down, *ctx.how)
     return *gradients, [None] * len(gate_up), [None] * len(down), None, None, None

@@ -27,6 +27,11 @@ from adaptft.kernels.nf4 import dequantize, dequantize_to_fp8
 from adaptft.kernels.quantize import Operand, quantize_rows, transpose_fp8
 
 
+def is_fp8(storage: str) -> bool:
+    """True for what takes part in FP8 matmuls."""
+    return storage in ("fp8", "nf4_fp8")
+
+
 class Frozen(NamedTuple):
     """A frozen weight as an operator gets it."""
 
@@ -39,7 +44,7 @@ class Frozen(NamedTuple):
     @property
     def is_fp8(self) -> bool:
         """True where both matmuls run in FP8."""
-        return self.storage in ("fp8", "nf4_fp8")
+        return is_fp8(self.storage)
 
     @property
     def row_scale(self) -> Tensor | None:

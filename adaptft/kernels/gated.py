@@ -1,7 +1,8 @@
 """The gated activation between the two matmuls of an MLP, ``h = act(gate) * up``, forward and backward.
 
 Each is one trip through memory: gate and up are read, and what the next matmul takes is written, quantised row by row
-where that matmul is in FP8. The backward pass makes h again rather than keep it.
+where that matmul is in FP8. The backward pass makes h again rather than keep it; what it has to know of a row before
+it quantises the first value, the forward pass has found.
 
 ``gate_up`` (T, 2F) holds gate, then up. Results are :class:`Operand`: 16 bit, or e4m3 with one scale a row.
 """
@@ -10,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import pi, sqrt
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from adaptft.kernels.quantize import Operand, quantize_rows
+from adaptft.kernels.quantize import E4M3_MAX, Operand, quantize_by, quantize_rows
 
 
 def silu_and_slope(gate: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,34 +38,53 @@ ACTIVATIONS: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
 }
 
 
-def gated_forward(gate_up: Tensor, activation: str, *, fp8: bool) -> Operand:
-    """-> h (T, F)."""
+class Ranges(NamedTuple):
+    """What quantising a row takes before its values are there, float32: of gradients in FP8."""
+
+    column_factor: Tensor
+    """(1, 2F): the scales of the rows of the weight that the gradient meets next, multiplied in first."""
+    largest: Tensor
+    """(T, 1): of the gradient of h, absolute."""
+    steepest: Tensor
+    """(T, 1): of |dh / d gate| and |dh / d up|."""
+    hidden_scale: Tensor
+    """(T, 1): what h was quantised with."""
+
+
+def gated_forward(gate_up: Tensor, activation: str, *, fp8: bool) -> tuple[Operand, Tensor]:
+    """-> h (T, F); and ``steepest`` of :class:`Ranges`, nothing (0, 1) in 16 bit."""
     if gate_up.is_cuda:
         from adaptft.kernels.triton_gated import gated_forward_on_gpu
 
         return gated_forward_on_gpu(gate_up, activation, fp8=fp8)
     gate, up = gate_up.chunk(2, dim=1)
-    hidden = ACTIVATIONS[activation](gate)[0] * up
-    return quantize_rows(hidden) if fp8 else Operand(hidden, None)
+    act, slope = ACTIVATIONS[activation](gate)
+    if not fp8:
+        return Operand(act * up, None), gate_up.new_empty(0, 1, dtype=torch.float32)
+    return quantize_rows(act * up), torch.cat((up * slope, act), dim=1).abs().amax(dim=1, keepdim=True).float()
 
 
 def gated_backward(
-    gradient: Tensor, gate_up: Tensor, activation: str, column_factor: Tensor | None
+    gradient: Tensor, gate_up: Tensor, activation: str, ranges: Ranges | None
 ) -> tuple[Operand, Operand]:
-    """-> the gradient of ``gate_up`` (T, 2F), and h (T, F) once more.
+    """-> the gradient of ``gate_up`` (T, 2F), and h (T, F) once more; in FP8 where ``ranges`` are given.
+
+    A row of the gradient is quantised as it is made, by a bound of its largest value: the largest gradient of h times
+    the steepest slope times the largest factor. A bound too wide by 2^n costs n of the 15 powers of two that e4m3's
+    normal numbers span, and no bits of what is above: 3 at the median row of SmolLM2-135M on GSM8K, 6 at one in 100.
 
     Args:
         gradient: (T, F), of h.
-        column_factor: (1, 2F) float32 where the matmuls are in FP8: the scales of the rows of the weight that the
-            gradient meets next, multiplied in before it is quantised.
     """
     if gate_up.is_cuda:
         from adaptft.kernels.triton_gated import gated_backward_on_gpu
 
-        return gated_backward_on_gpu(gradient, gate_up, activation, column_factor)
+        return gated_backward_on_gpu(gradient, gate_up, activation, ranges)
     gate, up = gate_up.chunk(2, dim=1)
     act, slope = ACTIVATIONS[activation](gate)
-    both = torch.cat((gradient * up * slope, gradient * act), dim=1).to(gate_up.dtype)
-    if column_factor is None:
-        return Operand(both, None), Operand(act * up, None)
-    return quantize_rows(both, column_factor), quantize_rows(act * up)
+    both = torch.cat((gradient * up * slope, gradient * act), dim=1)
+    if ranges is None:
+        return Operand(both.to(gate_up.dtype), None), Operand(act * up, None)
+    bound = ranges.largest * ranges.steepest * ranges.column_factor.amax()
+    hidden = quantize_by(act * up, ranges.hidden_scale * E4M3_MAX)
+    return quantize_by(both.float() * ranges.column_factor, bound), hidden

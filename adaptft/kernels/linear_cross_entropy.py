@@ -10,8 +10,6 @@ gradients of the logits are quantised as they are made. A loss alone, without gr
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -19,7 +17,7 @@ from torch import Tensor
 
 from adaptft.kernels import frozen_weights
 from adaptft.kernels.frozen_weights import Frozen, as_operand
-from adaptft.kernels.quantize import Operand, quantize_rows_in_torch
+from adaptft.kernels.quantize import Operand, quantize_rows
 
 IGNORED = -100
 
@@ -62,10 +60,19 @@ def _chunk_loss(logits: Tensor, labels: Tensor, softcap: float | None) -> Tensor
     return torch.nn.functional.cross_entropy(_capped(logits, softcap), labels, ignore_index=IGNORED, reduction="sum")
 
 
-def _chunk_loss_and_gradient(
+def loss_and_gradient(
     logits: Tensor, labels: Tensor, softcap: float | None, column_factor: Tensor | None
 ) -> tuple[Tensor, Operand]:
-    """The summed loss of one chunk and d loss / d logits: in the type of ``logits``, or quantised with the factor."""
+    """The summed loss of one chunk and d loss / d logits.
+
+    Args:
+        column_factor: (1, vocabulary) float32: multiply the gradient by it and quantise its rows, else the gradient
+            is in the type of ``logits``.
+    """
+    if logits.is_cuda:
+        from adaptft.kernels.triton_loss import loss_and_gradient_on_gpu
+
+        return loss_and_gradient_on_gpu(logits, labels, softcap, column_factor, IGNORED)
     capped = _capped(logits, softcap)
     trained = labels != IGNORED
     target = torch.where(trained, labels, 0).unsqueeze(1)
@@ -77,14 +84,8 @@ def _chunk_loss_and_gradient(
         gradient = gradient * (1 - (capped / softcap) ** 2)
     gradient = torch.where(trained.unsqueeze(1), gradient, 0.0)
     if column_factor is not None:
-        return loss, quantize_rows_in_torch(gradient, column_factor)
+        return loss, quantize_rows(gradient, column_factor)
     return loss, Operand(gradient.to(logits.dtype), None)
-
-
-@lru_cache(maxsize=1)
-def _fused_on_gpu() -> Callable[..., tuple[Tensor, Operand]]:
-    """The same arithmetic as one or two kernels; worth compiling only where there is a GPU."""
-    return torch.compile(_chunk_loss_and_gradient, dynamic=True)
 
 
 def _loss_only(hidden: Tensor, weight: Tensor, labels: Tensor, chunk_tokens: int, softcap: float | None) -> Tensor:
@@ -106,14 +107,13 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         fp8: Frozen | None,
     ) -> Tensor:
         head = fp8 or Frozen([weight.to(hidden.dtype)], "dense", [weight.shape[0]], weight.shape[1])
-        kernel = _fused_on_gpu() if hidden.is_cuda else _chunk_loss_and_gradient
         total = torch.zeros((), device=hidden.device, dtype=torch.float32)
         hidden_gradient = torch.empty_like(hidden)
         weight_gradient = torch.zeros_like(head.tensors[0]) if weight.requires_grad else None
         for start in range(0, hidden.shape[0], chunk_tokens):
             part = slice(start, start + chunk_tokens)
             logits = frozen_weights.forward(as_operand(hidden[part], head), head, hidden.dtype)
-            loss, gradient = kernel(logits, labels[part], softcap, head.row_scale)
+            loss, gradient = loss_and_gradient(logits, labels[part], softcap, head.row_scale)
             del logits  # before the gradient's own matmuls
             total += loss
             hidden_gradient[part] = frozen_weights.backward(gradient, head, hidden.dtype)

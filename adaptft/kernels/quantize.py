@@ -32,14 +32,14 @@ def quantize_rows(x: Tensor, column_factor: Tensor | None = None) -> Operand:
         from adaptft.kernels.triton_fp8 import quantize_rows_on_gpu
 
         return quantize_rows_on_gpu(x, column_factor)
-    return quantize_rows_in_torch(x, column_factor)
-
-
-def quantize_rows_in_torch(x: Tensor, column_factor: Tensor | None = None) -> Operand:
-    """The formula of :func:`quantize_rows`, for the CPU and for what is compiled."""
     values = x.float() if column_factor is None else x.float() * column_factor
-    scale = (values.abs().amax(dim=1, keepdim=True) / E4M3_MAX).clamp(min=SMALLEST_SCALE)
-    return Operand((values / scale).to(torch.float8_e4m3fn), scale)
+    return quantize_by(values, values.abs().amax(dim=1, keepdim=True))
+
+
+def quantize_by(values: Tensor, largest: Tensor) -> Operand:
+    """Rows to e4m3 in torch, by what no value of a row is larger than: (rows, columns) and (rows, 1)."""
+    scale = (largest.float() / E4M3_MAX).clamp(min=SMALLEST_SCALE)
+    return Operand((values.float() / scale).to(torch.float8_e4m3fn), scale)
 
 
 def transpose_fp8(weight: Tensor) -> Tensor:

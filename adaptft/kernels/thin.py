@@ -43,6 +43,15 @@ def add_low_rank(y: Tensor, z: Tensor, b: Tensor) -> None:
         y.addmm_(z, b.t())
 
 
+def add_low_rank_and_range(y: Tensor, z: Tensor, b: Tensor) -> Tensor:
+    """The same; -> the largest absolute value of each row of the new ``y``, (T, 1) float32."""
+    if y.is_cuda:
+        from adaptft.kernels.triton_thin import add_low_rank_and_range_on_gpu
+
+        return add_low_rank_and_range_on_gpu(y, z, b)
+    return y.addmm_(z, b.t()).abs().amax(dim=1, keepdim=True).float()
+
+
 def columns(x: Operand, start: int, end: int) -> Operand:
     """Some columns of an operand; its scales belong to rows."""
     return Operand(x.values[:, start:end], x.scale)

@@ -58,8 +58,9 @@ def _down_columns(
 
 @triton.jit
 def _add_low_rank(
-    y, z, b, rows, columns, y_stride, z_stride, RANK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
-):
+    y, z, b, largest, rows, columns, y_stride, z_stride,
+    RANGE: tl.constexpr, RANK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     rank = tl.arange(0, RANK)
@@ -68,8 +69,10 @@ def _add_low_rank(
     low = tl.load(z + row[:, None] * z_stride + rank[None, :], mask=is_row[:, None], other=0.0)
     high = tl.load(b + column[None, :] * RANK + rank[:, None], mask=is_column[None, :], other=0.0)
     at = y + row[:, None] * y_stride + column[None, :]
-    before = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(at, before + tl.dot(low, high), mask=inside)  # rounded once
+    after = tl.load(at, mask=inside, other=0.0).to(tl.float32) + tl.dot(low, high)
+    tl.store(at, after, mask=inside)  # rounded once
+    if RANGE:
+        tl.store(largest + tl.program_id(1).to(tl.int64) * rows + row, tl.max(tl.abs(after), 1), mask=row < rows)
 
 
 def _part(total: int, block: int) -> int:
@@ -101,7 +104,19 @@ def down_columns_on_gpu(x: Operand, small: Tensor) -> Tensor:
 
 def add_low_rank_on_gpu(y: Tensor, z: Tensor, b: Tensor) -> None:
     """See :func:`adaptft.kernels.thin.add_low_rank`."""
+    _launch_add(y, z, b, None)
+
+
+def add_low_rank_and_range_on_gpu(y: Tensor, z: Tensor, b: Tensor) -> Tensor:
+    """See :func:`adaptft.kernels.thin.add_low_rank_and_range`."""
+    largest = torch.empty(triton.cdiv(y.shape[1], COLUMNS), y.shape[0], device=y.device, dtype=torch.float32)
+    _launch_add(y, z, b, largest)
+    return largest.amax(dim=0).unsqueeze(1)
+
+
+def _launch_add(y: Tensor, z: Tensor, b: Tensor, largest: Tensor | None) -> None:
     rows, columns = y.shape
     _add_low_rank[(triton.cdiv(rows, ROWS), triton.cdiv(columns, COLUMNS))](
-        y, z, b.contiguous(), rows, columns, y.stride(0), z.stride(0), b.shape[1], ROWS, COLUMNS, num_warps=4
-    )
+        y, z, b.contiguous(), largest, rows, columns, y.stride(0), z.stride(0),
+        largest is not None, b.shape[1], ROWS, COLUMNS, num_warps=4,
+    )  # fmt: skip

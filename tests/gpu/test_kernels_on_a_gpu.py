@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from adaptft.kernels import gated, nf4, quantize, thin
+from adaptft.kernels import gated, linear_cross_entropy, nf4, quantize, thin
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 
@@ -88,6 +88,12 @@ def test_nf4_becomes_fp8(rows, columns, nested, transposed):
     assert error(got, expected) < FP8
 
 
+def ranges_of(gradient, steepest, hidden, folded):
+    """What the backward pass gets in FP8."""
+    largest = gradient.float().abs().amax(1, keepdim=True)
+    return None if folded is None else gated.Ranges(folded, largest, steepest, hidden.scale)
+
+
 @pytest.mark.parametrize("fp8", [False, True], ids=["bf16", "fp8"])
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 @pytest.mark.parametrize(("tokens", "width"), [(200, 4480), (40, 2500), (1, 16), (3, 18944)])
@@ -95,24 +101,53 @@ def test_the_gated_activation_forward_and_backward(tokens, width, activation, fp
     gate_up, gradient = normal(tokens, 2 * width), normal(tokens, width)
     folded = factor(2 * width) if fp8 else None
     allowed = FP8 if fp8 else BF16
-    got = gated.gated_forward(gate_up, activation, fp8=fp8)
-    got_both, got_again = gated.gated_backward(gradient, gate_up, activation, folded)
+    got, steepest = gated.gated_forward(gate_up, activation, fp8=fp8)
+    got_both, got_again = gated.gated_backward(
+        gradient, gate_up, activation, ranges_of(gradient, steepest, got, folded)
+    )
     gate_up, gradient = gate_up.double().cpu(), gradient.double().cpu()
-    hidden = gated.gated_forward(gate_up, activation, fp8=False).values
+    hidden = gated.gated_forward(gate_up, activation, fp8=False)[0].values
     both = gated.gated_backward(gradient, gate_up, activation, None)[0].values
+    both = both if folded is None else both * folded.double().cpu()
     assert error(exact(got), hidden) < allowed
     assert error(exact(got_again), hidden) < allowed
-    assert error(exact(got_both), both if folded is None else both * folded.double().cpu()) < allowed
+    assert error(exact(got_both), both) < allowed
+    if fp8:
+        slopes = gated.gated_forward(gate_up, activation, fp8=True)[1]
+        assert error(steepest, slopes) < 1e-5
+        assert (got_both.scale.cpu() * quantize.E4M3_MAX >= both.abs().amax(1, keepdim=True) * 0.999).all()
 
 
 def test_large_gates_neither_overflow_nor_vanish():
     gate = torch.tensor([[-300.0, -80.0, 80.0, 300.0]], device=DEVICE).to(DTYPE)
     gate_up = torch.cat((gate, torch.ones_like(gate)), dim=1)
     for activation in gated.ACTIVATIONS:
-        hidden = gated.gated_forward(gate_up, activation, fp8=False).values
+        hidden = gated.gated_forward(gate_up, activation, fp8=False)[0].values
         assert torch.allclose(hidden, gate.clamp(min=0), rtol=1e-2, atol=1e-6)
         both, _ = gated.gated_backward(torch.ones_like(gate), gate_up, activation, None)
         assert torch.isfinite(both.values).all()
+
+
+@pytest.mark.parametrize("softcap", [None, 3.0], ids=["plain", "capped"])
+@pytest.mark.parametrize("fp8", [False, True], ids=["bf16", "fp8"])
+@pytest.mark.parametrize(("tokens", "vocabulary"), [(37, 5000), (5, 152064), (3, 16), (64, 4096)])
+def test_the_loss_of_logits_and_its_gradient(tokens, vocabulary, fp8, softcap):
+    logits, labels = 4 * normal(tokens, vocabulary), torch.randint(vocabulary, (tokens,), device=DEVICE)
+    labels[1], logits[2, labels[2]] = linear_cross_entropy.IGNORED, 60.0  # left out; sure of itself
+    folded = factor(vocabulary) if fp8 else None
+    loss, gradient = linear_cross_entropy.loss_and_gradient(logits, labels, softcap, folded)
+    expected = logits.double().cpu().requires_grad_()
+    capped = expected if softcap is None else softcap * torch.tanh(expected / softcap)
+    total = torch.nn.functional.cross_entropy(capped, labels.cpu(), reduction="sum")
+    total.backward()
+    assert abs(loss.item() - total.item()) < 1e-4 * total.item()
+    of_logits = expected.grad if folded is None else expected.grad * folded.double().cpu()
+    assert error(exact(gradient), of_logits) < (FP8 if fp8 else BF16)
+    assert not exact(gradient)[1].any()
+    if fp8 and softcap is None:
+        largest = of_logits.abs().amax(1, keepdim=True) / quantize.E4M3_MAX
+        trained = largest > 1e-9
+        assert error(gradient.scale.cpu()[trained], largest[trained]) < 1e-3
 
 
 @pytest.mark.parametrize("rank", [16, 32, 64])
@@ -134,3 +169,5 @@ def test_a_low_rank_product_is_added_to_a_half_in_place(tokens, width, rank):
     expected = before[:, width:].double() + z[:, rank:].double() @ b.double().t()
     assert error(whole[:, width:], expected) < BF16
     assert torch.equal(whole[:, :width], before[:, :width]), "the other half is left alone"
+    largest = thin.add_low_rank_and_range(whole[:, width:], z[:, rank:], b)
+    assert error(largest, whole[:, width:].abs().amax(1, keepdim=True)) < 2 * BF16
