@@ -123,10 +123,11 @@ def _named(folder: Path, patterns: tuple[str, ...]) -> Path:
     if not (folder / SEAL).exists() and (inner := checkpoint_folders(folder)):
         raise OutputError(f"{folder} is no checkpoint, but holds some.", fix=f"Name one of them: {inner[0]}")
     if problem := damage(folder, patterns):
+        weights_are_whole = patterns != WEIGHTS and damage(folder, WEIGHTS) is None
         raise OutputError(
             f"The checkpoint {folder} is damaged: {problem}.",
             fix="Use --resume_from_checkpoint auto, which takes the newest whole one"
-            + ("." if patterns == WEIGHTS else "; or its weights alone: --resume_only_model true."),
+            + ("; or its weights alone: --resume_only_model true." if weights_are_whole else "."),
         )
     return folder
 

@@ -118,8 +118,10 @@ def flip_a_byte(path):
 def test_a_damaged_checkpoint_is_refused_by_name_and_passed_over_by_auto(tiny_qwen2, copy, name, harm, said):
     harm(copy / "checkpoint-8" / name)
     by_name = a_plan(tiny_qwen2, request={"resume_from_checkpoint": str(copy / "checkpoint-8")})
-    with pytest.raises(OutputError, match=said):
+    with pytest.raises(OutputError, match=said) as refused:
         find_checkpoint(by_name.request, copy)
+    others_are_whole = name not in ("adapter_model.safetensors", "checkpoint.json")
+    assert ("--resume_only_model true" in refused.value.fix) == others_are_whole, "only where the weights are whole"
     found, notes = find_checkpoint(a_plan(tiny_qwen2, request={"resume_from_checkpoint": "auto"}).request, copy)
     assert found == copy / "checkpoint-6"
     assert notes[0].startswith("Passed over checkpoint-8")
