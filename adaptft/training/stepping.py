@@ -121,7 +121,7 @@ class Steps:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True for what torch raises when memory of the GPU or the host runs out."""
-    return isinstance(error, torch.OutOfMemoryError) or (
+    """True for what torch, numpy and Python raise when memory of the GPU or the host runs out."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and should_reduce_batch_size(error)
     )
