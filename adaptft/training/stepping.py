@@ -99,7 +99,7 @@ class Steps:
         """None where memory ran out; the error, which holds on to all activations, is gone by then."""
         try:
             return run(piece, is_last=is_last)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error) or self._exchanges(is_last):
                 raise
             return None
