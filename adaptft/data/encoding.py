@@ -100,13 +100,19 @@ class Encoder:
         ]
 
     def _pieces(self, row: MaskedText) -> list[_Piece]:
-        """The prompt, the answer, and the white space after its end of turn."""
+        """The prompt, the answer, and the white space after its end of turn.
+
+        Where words are known, those at the ends of spans are pieces of their own: offsets are needed in these alone.
+        """
         end = max(end for _, end in row.spans)
-        cuts = (0, row.prompt_end, max(end, row.prompt_end), len(row.text)) if self.is_seamless else (0, len(row.text))
+        cuts = {0, len(row.text)}
+        if self.is_seamless:
+            cuts |= {row.prompt_end, max(end, row.prompt_end)}
+        if self._memory is not None:
+            edges = {edge for span in row.spans for edge in span} - cuts
+            cuts.update(*(self._memory.around(row.text, edge) for edge in edges))
         return [
-            _Piece(row.text[start:stop], _clipped(row.spans, start, stop))
-            for start, stop in pairwise(cuts)
-            if start < stop
+            _Piece(row.text[start:stop], _clipped(row.spans, start, stop)) for start, stop in pairwise(sorted(cuts))
         ]
 
     def _join(self, row: MaskedText, parts: list[_Part]) -> Tokens:
@@ -115,7 +121,8 @@ class Encoder:
         notes: tuple[str, ...] = ()
         if not self.is_seamless:
             (prompt,) = self._ids([row.text[: row.prompt_end]])
-            notes = () if np.array_equal(parts[0][0][: len(prompt)], prompt) else (BOUNDARY_MOVED,)
+            whole = np.concatenate([ids for ids, _ in parts])
+            notes = () if np.array_equal(whole[: len(prompt)], prompt) else (BOUNDARY_MOVED,)
         if row.add_eos and self.eos_id is not None:
             parts = [*parts, (_int32([self.eos_id]), np.ones(1, np.bool_))]
         return Tokens(

@@ -91,6 +91,14 @@ class WordMemory:
             self._bytes = 0
         return ids
 
+    def around(self, text: str, place: int) -> tuple[int, int]:
+        """Where the word begins and ends that holds the characters on both sides of ``place``."""
+        start = text.rfind(" ", 0, place + 1)
+        while start > 0 and not _BOUNDARY.match(text, start):
+            start = text.rfind(" ", 0, start)
+        end = _BOUNDARY.search(text, place)
+        return max(start, 0), len(text) if end is None else end.start()
+
     def _learn(self, words: list[str]) -> None:
         for word, encoding in zip(words, self._backend.encode_batch_fast(words, add_special_tokens=False), strict=True):
             self._ids[word] = ids = array("i", encoding.ids).tobytes()

@@ -3,10 +3,12 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
 
 from adaptft.data import words
 from adaptft.data.encoding import Encoder
+from adaptft.data.masking import MaskedText
 from adaptft.data.words import WordMemory, cuts_between_words
 
 CORPUS = [
@@ -43,6 +45,16 @@ def backend(pre_tokenizer, normalizer=None, model=None, special=()):
     return tokenizer
 
 
+@st.composite
+def masked(draw):
+    """A text with spans in the loss, which may begin and end in words; they never end in white space (``mask``)."""
+    text = draw(texts.filter(str.strip))
+    edges = sorted(draw(st.sets(st.integers(0, len(text)), min_size=2, max_size=8)))
+    ends = ((start, len(text[:end].rstrip())) for start, end in zip(edges[::2], edges[1::2], strict=False))
+    spans = tuple((start, end) for start, end in ends if start < end) or ((0, len(text.rstrip())),)
+    return MaskedText(text=text, spans=spans, prompt_end=spans[-1][0])
+
+
 REGEXES = sorted(words.CUTTING)
 KNOWN = {
     "gpt2": backend(byte_level(use_regex=True)),
@@ -51,6 +63,8 @@ KNOWN = {
     ),
     **{f"regex {number}": backend(split_by(regex), normalizers.NFC()) for number, regex in enumerate(REGEXES)},
 }
+KNOWN["trimmed offsets"] = backend(byte_level(use_regex=True))
+KNOWN["trimmed offsets"].post_processor = processors.ByteLevel(trim_offsets=True)
 REACHING = {
     "a space before the text": backend(byte_level(use_regex=True, add_prefix_space=True)),
     "no cut at all": backend(byte_level()),
@@ -77,6 +91,22 @@ def test_words_have_the_ids_of_the_whole_text(name, batch):
     for _ in range(2):  # learned, then remembered
         ids = [row.tolist() for row in memory.encode(batch)]
         assert ids == [KNOWN[name].encode(text, add_special_tokens=False).ids for text in batch]
+
+
+WHOLE_OFFSETS = [name for name in KNOWN if name != "trimmed offsets"]
+"""Trimmed ones place a token of white space beside itself: whole texts then lose it at the ends of a span."""
+
+
+@pytest.mark.parametrize("name", WHOLE_OFFSETS)
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(rows=st.lists(masked(), min_size=1, max_size=3))
+def test_what_is_in_the_loss_is_the_same_with_and_without_words(name, rows):
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=KNOWN[name], eos_token="<|im_end|>")
+    by_words, by_texts = Encoder(tokenizer), Encoder(tokenizer)
+    by_texts._memory = None
+    for found, wanted in zip(by_words.tokens(rows), by_texts.tokens(rows), strict=True):
+        assert found.ids.tolist() == wanted.ids.tolist()
+        assert found.trained.tolist() == wanted.trained.tolist()
 
 
 @pytest.mark.parametrize("name", REACHING)
