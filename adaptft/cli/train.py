@@ -59,6 +59,8 @@ def _planned(parsed: Parsed[TrainRequest], machine_file: Path | None) -> tuple[T
     from adaptft.cli.screens import show, sign_of_life
 
     start = look_first(parsed.request)
+    for note in start.notes:  # now, and not only on the page at the end of the run
+        click.echo(note, err=True)
     planned = plan_run(parsed, machine_file)
     if planned.plan.fits and start.is_given:
         from adaptft.training.run import refuse_other_run

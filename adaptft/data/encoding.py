@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from adaptft.data.conversation import Conversation
 from adaptft.data.masking import MaskedText
+from adaptft.data.words import WordMemory, cuts_between_words
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 BOUNDARY_MOVED = (
     "rows whose prompt tokenises otherwise when an answer follows it (this tokenizer joins across the seam)"
@@ -23,8 +28,8 @@ _SEAM = "\nHello"
 class Tokens:
     """Ids of one row, and for each whether it is in the loss."""
 
-    ids: list[int]
-    trained: list[bool]
+    ids: NDArray[np.int32]
+    trained: NDArray[np.bool_]
     notes: tuple[str, ...] = ()
 
 
@@ -41,6 +46,10 @@ class _Piece:
         return not self.spans or self.spans == ((0, len(self.text)),)
 
 
+_Part: TypeAlias = "tuple[NDArray[np.int32], NDArray[np.bool_]]"
+"""Ids, and for each whether it is in the loss."""
+
+
 class Encoder:
     """A tokenizer, asked for ids and character offsets without special tokens of its own."""
 
@@ -51,12 +60,16 @@ class Encoder:
         if self.backend is not None:  # tokenizer.json may carry a length limit of its own
             self.backend.no_truncation()
             self.backend.no_padding()
+        knows_words = self.backend is not None and cuts_between_words(self.backend)
+        self._memory = WordMemory(self.backend) if knows_words else None
 
     @cached_property
     def is_seamless(self) -> bool:
         """True where an answer tokenised alone has the ids that it has after its prompt (no dummy prefix)."""
+        import numpy as np
+
         whole, alone = self._ids([_SEAM, _SEAM[1:]])
-        return whole[-len(alone) :] == alone
+        return bool(np.array_equal(whole[-len(alone) :], alone))
 
     @cached_property
     def _control_tokens(self) -> re.Pattern[str] | None:
@@ -80,69 +93,89 @@ class Encoder:
         gets what the tokenizer puts around it and the end-of-text token, and is trained whole.
         """
         pieces = [[] if isinstance(row, str) else self._pieces(row) for row in rows]
-        encoded = iter(self._encode([piece for row_pieces in pieces for piece in row_pieces]))
+        encoded = self._encode([piece for row_pieces in pieces for piece in row_pieces])
         return [
             self._text(row) if isinstance(row, str) else self._join(row, [next(encoded) for _ in row_pieces])
             for row, row_pieces in zip(rows, pieces, strict=True)
         ]
 
     def _pieces(self, row: MaskedText) -> list[_Piece]:
-        """The prompt, the answer, and the white space after its end of turn."""
+        """The prompt, the answer, and the white space after its end of turn.
+
+        Where words are known, those at the ends of spans are pieces of their own: offsets are needed in these alone.
+        """
         end = max(end for _, end in row.spans)
-        cuts = (0, row.prompt_end, max(end, row.prompt_end), len(row.text)) if self.is_seamless else (0, len(row.text))
+        cuts = {0, len(row.text)}
+        if self.is_seamless:
+            cuts |= {row.prompt_end, max(end, row.prompt_end)}
+        if self._memory is not None:
+            edges = {edge for span in row.spans for edge in span} - cuts
+            cuts.update(*(self._memory.around(row.text, edge) for edge in edges))
         return [
-            _Piece(row.text[start:stop], _clipped(row.spans, start, stop))
-            for start, stop in pairwise(cuts)
-            if start < stop
+            _Piece(row.text[start:stop], _clipped(row.spans, start, stop)) for start, stop in pairwise(sorted(cuts))
         ]
 
-    def _join(self, row: MaskedText, parts: list[tuple[list[int], list[bool]]]) -> Tokens:
-        ids = list(chain.from_iterable(part for part, _ in parts))
-        trained = list(chain.from_iterable(part for _, part in parts))
+    def _join(self, row: MaskedText, parts: list[_Part]) -> Tokens:
+        import numpy as np
+
         notes: tuple[str, ...] = ()
         if not self.is_seamless:
             (prompt,) = self._ids([row.text[: row.prompt_end]])
-            notes = () if ids[: len(prompt)] == prompt else (BOUNDARY_MOVED,)
+            whole = np.concatenate([ids for ids, _ in parts])
+            notes = () if np.array_equal(whole[: len(prompt)], prompt) else (BOUNDARY_MOVED,)
         if row.add_eos and self.eos_id is not None:
-            ids.append(self.eos_id)
-            trained.append(True)
-        return Tokens(ids, trained, notes)
+            parts = [*parts, (_int32([self.eos_id]), np.ones(1, np.bool_))]
+        return Tokens(
+            np.concatenate([ids for ids, _ in parts]), np.concatenate([trained for _, trained in parts]), notes
+        )
 
     def _text(self, text: str) -> Tokens:
+        import numpy as np
+
         if self.backend is None:
             ids = list(self.tokenizer.encode(text, add_special_tokens=True))
         else:
             ids = self.backend.encode(text, add_special_tokens=True).ids
         if self.eos_id is not None and (not ids or ids[-1] != self.eos_id):
             ids.append(self.eos_id)
-        return Tokens(ids, [True] * len(ids))
+        return Tokens(_int32(ids), np.ones(len(ids), np.bool_))
 
-    def _encode(self, pieces: list[_Piece]) -> list[tuple[list[int], list[bool]]]:
+    def _encode(self, pieces: list[_Piece]) -> Iterator[_Part]:
+        import numpy as np
+
         uniform = iter(self._ids([piece.text for piece in pieces if piece.is_uniform]))
-        encoded = []
         for piece in pieces:
             if piece.is_uniform:
                 ids = next(uniform)
-                encoded.append((ids, [bool(piece.spans)] * len(ids)))
+                yield ids, np.full(len(ids), bool(piece.spans))
             else:
-                encoded.append(self._encode_mixed(piece))
-        return encoded
+                yield self._encode_mixed(piece)
 
-    def _ids(self, texts: list[str]) -> list[list[int]]:
+    def _ids(self, texts: list[str]) -> list[NDArray[np.int32]]:
+        if self._memory is not None:
+            return self._memory.encode(texts)
         if self.backend is None:
-            return [self.tokenizer.encode(text, add_special_tokens=False) for text in texts]
-        return [encoding.ids for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+            return [_int32(self.tokenizer.encode(text, add_special_tokens=False)) for text in texts]
+        return [_int32(encoding.ids) for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
 
-    def _encode_mixed(self, piece: _Piece) -> tuple[list[int], list[bool]]:
+    def _encode_mixed(self, piece: _Piece) -> _Part:
         """Trained are the tokens that hold a part of a span; without offsets each span is tokenised alone."""
+        import numpy as np
+
         if self.backend is not None:
             encoding = self.backend.encode(piece.text, add_special_tokens=False)
-            return encoding.ids, _inside(encoding.offsets, piece.spans)
+            return _int32(encoding.ids), np.array(_inside(encoding.offsets, piece.spans), np.bool_)
         cuts = [0, *chain.from_iterable(piece.spans), len(piece.text)]
-        texts = [piece.text[start:stop] for start, stop in pairwise(cuts)]
-        ids = self._ids(texts)  # by turns out of and in the loss
-        trained = [[index % 2 == 1] * len(part) for index, part in enumerate(ids)]
-        return list(chain.from_iterable(ids)), list(chain.from_iterable(trained))
+        ids = self._ids([piece.text[start:stop] for start, stop in pairwise(cuts)])  # by turns out of and in the loss
+        return np.concatenate(ids), np.concatenate(
+            [np.full(len(part), index % 2 == 1) for index, part in enumerate(ids)]
+        )
+
+
+def _int32(ids: list[int]) -> NDArray[np.int32]:
+    import numpy as np
+
+    return np.array(ids, np.int32)
 
 
 def _clipped(spans: tuple[tuple[int, int], ...], start: int, stop: int) -> tuple[tuple[int, int], ...]:

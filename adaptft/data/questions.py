@@ -69,7 +69,7 @@ def question_of(where: str, conversation: Conversation, tokenizer: Any, encoder:
     if conversation.text is not None:
         (tokens,) = encoder.tokens([conversation.text])
         ids = tokens.ids[:-1] if tokens.ids[-1] == encoder.eos_id else tokens.ids
-        return Question(where=where, text=conversation.text, prompt_ids=tuple(ids))
+        return Question(where=where, text=conversation.text, prompt_ids=tuple(ids.tolist()))
     template = ChatTemplate(tokenizer)
     masked = mask(conversation, template)
     end = masked.prompt_end
@@ -80,7 +80,7 @@ def question_of(where: str, conversation: Conversation, tokenizer: Any, encoder:
         where=where,
         messages=tuple(map(_for_api, messages[:-1])),
         tools=conversation.tools,
-        prompt_ids=tuple(whole.ids[: len(alone.ids)]),
+        prompt_ids=tuple(whole.ids[: len(alone.ids)].tolist()),
     )
 
 

@@ -91,7 +91,7 @@ class RowTokenizer:
                 rejected.append((TOO_DEEP, number))
         accepted: list[tuple[_Rendered, Tokens]] = []
         for row, tokens in zip(rendered, self.encoder.tokens([row.text for row in rendered]), strict=True):
-            if any(tokens.trained[1:]):  # the first token of a row is never predicted
+            if tokens.trained[1:].any():  # the first token of a row is never predicted
                 accepted.append((row, tokens))
             else:
                 rejected.append(("no token in the loss", row.number))
@@ -129,8 +129,8 @@ def _gathered(source: int, rows: list[tuple[_Rendered, Tokens]], rejected: list[
         source=source,
         numbers=[row.number for row, _ in rows],
         lengths=np.fromiter((len(tokens.ids) for _, tokens in rows), np.int32, len(rows)),
-        ids=np.fromiter(chain.from_iterable(tokens.ids for _, tokens in rows), np.int32),
-        trained=np.fromiter(chain.from_iterable(tokens.trained for _, tokens in rows), np.bool_),
+        ids=np.concatenate([np.zeros(0, np.int32), *(tokens.ids for _, tokens in rows)]),
+        trained=np.concatenate([np.zeros(0, np.bool_), *(tokens.trained for _, tokens in rows)]),
         rejected=rejected,
         notes=Counter(chain.from_iterable((*row.notes, *tokens.notes) for row, tokens in rows)),
         first_noted={note: row.number for row, tokens in reversed(rows) for note in (*row.notes, *tokens.notes)},

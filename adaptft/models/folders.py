@@ -82,9 +82,11 @@ def _weight_names(folder: Path) -> list[str]:
             return names
         raise _without_weights(folder)
     try:
-        names = sorted(set(read_object(index, error=ModelError, fix=_COPY)["weight_map"].values()))
+        names = sorted({str(name) for name in read_object(index, error=ModelError, fix=_COPY)["weight_map"].values()})
     except (TypeError, KeyError, AttributeError) as cause:
         raise ModelError(f"{index} is broken: {cause!r}.", fix=_COPY) from cause
+    if elsewhere := [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]:
+        raise ModelError(f"{index} names files outside its folder: {', '.join(elsewhere)}.", fix=_COPY)
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise ModelError(

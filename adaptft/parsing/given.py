@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from adaptft.errors import RequestError
+
+_SECRET = re.compile(r"(api_key|(hub|hf|auth|access|api)_token|password|secret)$")
+"""Ends of the names of values that no error shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +46,17 @@ class Given:
 
 def in_recipe(key: str, raw: Any, where: str) -> Given:
     """A value from a recipe."""
-    return Given(raw=raw, label=f"{key}: {_shown(raw)}", where=where)
+    return Given(raw=raw, label=f"{key}: {_shown(key, raw)}", where=where)
 
 
 def on_command_line(key: str, raw: Any) -> Given:
     """A value from an option."""
-    return Given(raw=raw, label=f"--{key} {_shown(raw)}")
+    return Given(raw=raw, label=f"--{key} {_shown(key, raw)}")
 
 
-def _shown(raw: Any) -> str:
+def _shown(key: str, raw: Any) -> str:
+    if _SECRET.search(key.lower().replace("-", "_")):
+        return "***"
     if isinstance(raw, (list, tuple)):
         raw = raw[0] if len(raw) == 1 else f"[{', '.join(map(str, raw))}]"
     if isinstance(raw, bool):

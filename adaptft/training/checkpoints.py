@@ -10,26 +10,16 @@ import re
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-import xxhash
-
 from adaptft.artifacts import FILE_NAME
 from adaptft.errors import OutputError
 from adaptft.records import read_json
 from adaptft.requests import TrainRequest
 from adaptft.training.identity import RunIdentity
+from adaptft.training.marks import FileMark, mark_of
 
 SEAL = "checkpoint.json"
 WEIGHTS = ("adapter_*", "model*.safetensors*", "config.json")
 """The files of a checkpoint that hold the model."""
-_CHUNK = 1 << 24
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileMark:
-    """Size and hash (XXH3, 128 bits, hexadecimal) of one file."""
-
-    num_bytes: int
-    xxh3: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,10 +123,11 @@ def _named(folder: Path, patterns: tuple[str, ...]) -> Path:
     if not (folder / SEAL).exists() and (inner := checkpoint_folders(folder)):
         raise OutputError(f"{folder} is no checkpoint, but holds some.", fix=f"Name one of them: {inner[0]}")
     if problem := damage(folder, patterns):
+        weights_are_whole = patterns != WEIGHTS and damage(folder, WEIGHTS) is None
         raise OutputError(
             f"The checkpoint {folder} is damaged: {problem}.",
             fix="Use --resume_from_checkpoint auto, which takes the newest whole one"
-            + ("." if patterns == WEIGHTS else "; or its weights alone: --resume_only_model true."),
+            + ("; or its weights alone: --resume_only_model true." if weights_are_whole else "."),
         )
     return folder
 
@@ -151,13 +142,3 @@ def read_seal(folder: Path) -> Seal:
         Seal, folder / SEAL, error=OutputError, what="checkpoint's list of files",
         fix="Use --resume_from_checkpoint auto, which takes the newest whole one.",
     )  # fmt: skip
-
-
-def mark_of(path: Path) -> FileMark:
-    """Size and hash of ``path`` as they are now."""
-    content, size = xxhash.xxh3_128(), 0
-    with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            content.update(chunk)
-            size += len(chunk)
-    return FileMark(num_bytes=size, xxh3=content.hexdigest())

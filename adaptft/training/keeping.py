@@ -30,7 +30,6 @@ from adaptft.training.checkpoints import (
     Seal,
     checkpoint_folders,
     damage,
-    mark_of,
     newest_whole,
     step_of,
 )
@@ -38,6 +37,7 @@ from adaptft.training.disk_faults import disk_fault, fault_number
 from adaptft.training.folders import DISCARDED, STAGING
 from adaptft.training.identity import RunIdentity
 from adaptft.training.incidents import Journal
+from adaptft.training.marks import mark_of
 from adaptft.training.stepping import is_out_of_memory
 from adaptft.units import format_bytes, format_seconds
 
@@ -78,7 +78,7 @@ class CheckpointKeeper:
         Raises:
             OutputError: the disk has less free than a checkpoint takes; the last good one is named.
         """
-        require_free_bytes(self.folder, self.needed_bytes(model), last_good=newest_whole(self.folder)[0])
+        require_free_bytes(self.folder, self.needed_bytes(model))
 
     def write(self, save: Callable[[], object], *, pauses: tuple[float, ...] = PAUSES_SECONDS) -> None:
         """Call ``save``, which writes into ``staging``: again where memory ran out or a network share stumbled.
@@ -185,16 +185,17 @@ def checkpoint_bytes(model: Any, optimizer: str) -> int:
     return weights + sum(p.numel() for p in trained) * OPTIMIZER_BYTES_PER_PARAMETER[optimizer] + SPARE_BYTES
 
 
-def require_free_bytes(folder: Path, needed_bytes: int, *, last_good: Path | None) -> None:
+def require_free_bytes(folder: Path, needed_bytes: int) -> None:
     """Refuse where the file system of ``folder`` has less than ``needed_bytes`` free.
 
     Raises:
-        OutputError: it has less.
+        OutputError: it has less; the last good checkpoint is named.
     """
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())  # another rank may make it
     free = shutil.disk_usage(there).free
     if free >= needed_bytes:
         return
+    last_good = newest_whole(folder)[0]
     kept = f"the last good checkpoint is {last_good}" if last_good else "there is no checkpoint yet"
     raise OutputError(
         f"A checkpoint takes about {format_bytes(needed_bytes)} and {folder} has {format_bytes(free)} free; {kept}.",

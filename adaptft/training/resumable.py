@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pickle import UnpicklingError
 from typing import Any
 
 from torch import nn
 
+from adaptft.errors import OutputError
 from adaptft.training import interruption, preflight, schedules
 from adaptft.training.keeping import PAUSES_SECONDS
+
+
+@contextmanager
+def never_unpickled(folder: str) -> Iterator[None]:
+    """Say in our words that torch, which makes numbers and tensors only, met something else in a file of ``folder``.
+
+    Raises:
+        OutputError: it did.
+    """
+    try:
+        yield
+    except UnpicklingError as cause:
+        raise OutputError(
+            f"The checkpoint {folder} holds objects that could run code when they are read: no run wrote it so.",
+            fix="Take another checkpoint, or begin with its weights alone: --resume_only_model true.",
+        ) from cause
 
 
 class Resumable:
@@ -47,8 +67,13 @@ class Resumable:
         if checkpoint is None:
             return
         planned = schedules.planned_numbers(self.optimizer)
-        self.load_optimizer(checkpoint)
+        with never_unpickled(checkpoint):
+            self.load_optimizer(checkpoint)
         schedules.set_planned(self.optimizer, self.lr_scheduler, planned)
+
+    def _load_rng_state(self: Any, checkpoint: str | None) -> None:
+        with never_unpickled(str(checkpoint)):
+            super()._load_rng_state(checkpoint)  # type: ignore[misc]
 
     def _get_output_dir(self: Any, trial: Any) -> str:
         """Where transformers writes checkpoints: a folder that is not yet one."""

@@ -99,7 +99,7 @@ class Steps:
         """None where memory ran out; the error, which holds on to all activations, is gone by then."""
         try:
             return run(piece, is_last=is_last)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error) or self._exchanges(is_last):
                 raise
             return None
@@ -121,7 +121,7 @@ class Steps:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True for what torch raises when memory of the GPU or the host runs out."""
-    return isinstance(error, torch.OutOfMemoryError) or (
+    """True for what torch, numpy and Python raise when memory of the GPU or the host runs out."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and should_reduce_batch_size(error)
     )

@@ -91,6 +91,7 @@ def test_auto_rewrites_a_damaged_checkpoint_once_its_step_comes_again(adaptft_he
     done = adaptft_here(*words(tiny_qwen2, rows, copy, resume_from_checkpoint="auto"))
     assert done.returncode == 0, done.stderr
     assert "Passed over checkpoint-4: optimizer.pt has" in " ".join(done.stdout.split())
+    assert done.stderr.startswith("Passed over checkpoint-4: optimizer.pt has"), "before hours of training, too"
     weights = "adapter_model.safetensors"
     assert (copy / "checkpoint-4" / weights).read_bytes() == (finished / "checkpoint-4" / weights).read_bytes()
     assert (copy / "checkpoint-4.aside" / "optimizer.pt").read_bytes() == damaged, "nothing damaged is deleted"

@@ -1,6 +1,6 @@
 """Whatever is in a file, reading it gives rows or an error of ours in two lines; never a traceback, never a hang.
 
-ADAPTFT_FUZZ_FILES=2000 pytest tests/data/test_fuzz.py tries 20,000 files, others every time, in some five minutes.
+ADAPTFT_FUZZ_FILES=2000 pytest tests/data/test_fuzz.py tries 20,000 files, others every time, in some ten minutes.
 """
 
 from __future__ import annotations

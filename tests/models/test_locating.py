@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -67,6 +68,18 @@ def _shard_missing(folder: Path) -> None:
     (folder / "model-2.safetensors").unlink()
 
 
+def _shard_elsewhere(folder: Path) -> None:
+    _shard(folder)
+    shutil.copy(folder / "model-2.safetensors", folder.parent / "other.safetensors")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace("model-2", "../other"))
+
+
+def _shard_is_no_name(folder: Path) -> None:
+    _shard(folder)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": 5}}')
+
+
 def _cut_short(folder: Path) -> None:
     with (folder / "model.safetensors").open("r+b") as stream:
         stream.truncate(100_000)
@@ -104,6 +117,8 @@ def _quantized(folder: Path) -> None:
         (_broken_config, "Cannot read", "again"),
         (_no_weights, "no weights", "Copy or download"),
         (_shard_missing, "lacks 1 of 2 weight files that its index names: model-2.safetensors", "missing files"),
+        (_shard_elsewhere, "names files outside its folder: ../other.safetensors", "again"),
+        (_shard_is_no_name, "lacks 1 of 1 weight files that its index names: 5", "missing files"),
         (_cut_short, "is cut short: 100000 bytes of", "again"),
         (_lfs_pointer, "Git LFS pointer", "git lfs pull"),
         (_no_safetensors, "is not a safetensors file", "again"),
@@ -197,7 +212,10 @@ def test_names_of_nothing_are_two_line_errors(
 @pytest.mark.parametrize("words", [("serve",), ("infer",), ("eval",), ("train", "--model"), ("plan", "--model")])
 def test_every_command_says_first_that_a_folder_is_missing(words: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    program = [sys.executable, "-m", "adaptft", *words, "out/nothere"]
+    with socket.socket() as probe:  # a port that nobody on this machine serves on
+        probe.bind(("127.0.0.1", 0))
+        port = ["--port", str(probe.getsockname()[1])] if words == ("serve",) else []
+    program = [sys.executable, "-m", "adaptft", words[0], *port, *words[1:], "out/nothere"]
     done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("Error: There is no model folder or file out/nothere."), done.stderr

@@ -1,6 +1,8 @@
 """A real HTTP server that speaks /v1/models, as a child for the tests of an endpoint's life.
 
-small_server.py PORT NAME [--after SECONDS] [--key KEY] [--die SECONDS] [--fail TEXT] [--slow SECONDS] [--worker FILE]
+small_server.py PORT NAME [--after SECONDS] [--key KEY] [--die SECONDS] [--fail TEXT] [--worker FILE]
+
+An answer from /slow takes until the server is asked to end, and a little longer.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ parser.add_argument("--after", type=float, default=0)
 parser.add_argument("--key")
 parser.add_argument("--die", type=float)
 parser.add_argument("--fail")
-parser.add_argument("--slow", type=float, default=0)
 parser.add_argument("--worker", type=Path)
 options = parser.parse_args()
+asked_to_end = threading.Event()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -34,7 +36,9 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(401)
             return
         if self.path == "/slow":
-            time.sleep(options.slow)
+            print("answering", flush=True)
+            asked_to_end.wait(60)
+            time.sleep(0.2)
         body = json.dumps({"object": "list", "data": [{"id": options.name}]}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -52,7 +56,14 @@ if options.worker:
 time.sleep(options.after)
 server = ThreadingHTTPServer(("127.0.0.1", options.port), Handler)
 server.daemon_threads = False
-signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+
+
+def end(*_: object) -> None:
+    asked_to_end.set()
+    threading.Thread(target=server.shutdown).start()
+
+
+signal.signal(signal.SIGTERM, end)
 if options.die is not None:
     threading.Timer(options.die, lambda: os._exit(7)).start()
 print("listening", flush=True)

@@ -12,19 +12,21 @@ import torch
 from torch.nn.modules import module as hooks
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-MESSAGE = "CUDA out of memory. Tried to allocate 2.00 GiB."
+NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
 @contextmanager
 def small_device(
-    most_tokens: int, *, where: str = "forward", after: int = 0, trains: bool | None = None
-) -> Iterator[list[int]]:
+    most_tokens: int, *, where: str = "forward", after: int = 0, trains: bool | None = None,
+    error: Exception = NO_MEMORY,
+) -> Iterator[list[int]]:  # fmt: skip
     """Every decoder layer runs out of memory, as the allocator would, at more than ``most_tokens``.
 
     Args:
         where: ``forward`` or ``backward``, where some layers have added their gradients already.
         after: so many passes through a layer go well first.
         trains: only in training (True) or evaluation (False).
+        error: what is raised.
 
     Yields:
         The sizes that did not fit, as they come.
@@ -40,7 +42,7 @@ def small_device(
         passes += 1
         if passes > after and tensor.shape[0] * tensor.shape[1] > most_tokens and _is_second(module):
             failed.append(tensor.shape[0] * tensor.shape[1])
-            raise torch.OutOfMemoryError(MESSAGE)
+            raise error
 
     def _is_second(module: torch.nn.Module) -> bool:
         return getattr(module.self_attn, "layer_idx", 1) == 1

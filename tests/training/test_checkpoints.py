@@ -118,8 +118,10 @@ def flip_a_byte(path):
 def test_a_damaged_checkpoint_is_refused_by_name_and_passed_over_by_auto(tiny_qwen2, copy, name, harm, said):
     harm(copy / "checkpoint-8" / name)
     by_name = a_plan(tiny_qwen2, request={"resume_from_checkpoint": str(copy / "checkpoint-8")})
-    with pytest.raises(OutputError, match=said):
+    with pytest.raises(OutputError, match=said) as refused:
         find_checkpoint(by_name.request, copy)
+    others_are_whole = name not in ("adapter_model.safetensors", "checkpoint.json")
+    assert ("--resume_only_model true" in refused.value.fix) == others_are_whole, "only where the weights are whole"
     found, notes = find_checkpoint(a_plan(tiny_qwen2, request={"resume_from_checkpoint": "auto"}).request, copy)
     assert found == copy / "checkpoint-6"
     assert notes[0].startswith("Passed over checkpoint-8")
@@ -145,9 +147,9 @@ def test_a_checkpoint_holds_no_empty_model_card(whole):
 
 def test_a_full_disk_is_told_before_the_checkpoint_and_names_the_last_good_one(whole):
     with pytest.raises(OutputError, match="checkpoint-8") as caught:
-        require_free_bytes(whole[1], 1 << 60, last_good=newest_whole(whole[1])[0])
+        require_free_bytes(whole[1], 1 << 60)
     assert "resume_from_checkpoint auto" in caught.value.fix
-    require_free_bytes(whole[1], 1, last_good=None)
+    require_free_bytes(whole[1], 1)
 
 
 def auto(model, folder):

@@ -4,6 +4,7 @@ import errno
 import json
 
 import pytest
+import torch
 from faults import remount, small_disk
 from training_plans import FULL, a_plan, a_trainer, losses, packs
 
@@ -132,7 +133,13 @@ def test_a_result_that_does_not_fit_leaves_the_checkpoints(tiny_qwen2, tmp_path,
         assert not (disk / "out" / folders.PARTIAL).exists()
 
 
-def test_a_share_that_stumbles_is_tried_again(tiny_qwen2, tmp_path):
+@pytest.mark.parametrize(
+    "fault",
+    [OSError(errno.ESTALE, "Stale file handle"), torch.OutOfMemoryError("CUDA out of memory."), MemoryError(),
+     RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: 9 bytes.")],
+    ids=["share", "GPU memory", "host memory", "host memory of torch"],
+)  # fmt: skip
+def test_a_save_that_stumbles_is_tried_again(tiny_qwen2, tmp_path, fault):
     trainer = a_trainer(a_plan(tiny_qwen2), tmp_path, PACKS)
     calls = []
 
@@ -140,7 +147,7 @@ def test_a_share_that_stumbles_is_tried_again(tiny_qwen2, tmp_path):
         calls.append(1)
         trainer.keeper.staging.mkdir(parents=True)
         if len(calls) < 3:
-            raise OSError(errno.ESTALE, "Stale file handle")
+            raise fault
 
     trainer.keeper.write(save, pauses=(0.0, 0.0, 0.0))
     assert len(calls) == 3

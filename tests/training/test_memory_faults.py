@@ -58,6 +58,18 @@ def test_a_full_fine_tune_with_single_rows_is_cut_too(tiny_qwen2, tmp_path):
     assert losses(cut) == pytest.approx(losses(whole), rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: 9")],
+    ids=["python", "torch"],
+)
+def test_memory_of_the_host_that_runs_out_is_handled_alike(tiny_qwen2, whole, tmp_path, error):
+    with small_device(64, error=error) as failed:
+        cut = run(a_plan(tiny_qwen2, batch=WINDOWS, optimizer=GENTLE), tmp_path / "cut")
+    assert failed
+    assert losses(cut) == pytest.approx(losses(whole), rel=1e-6)
+
+
 def test_what_was_planned_and_what_was_done_are_in_the_journal(tiny_qwen2, tmp_path):
     with small_device(64):
         trainer = run(a_plan(tiny_qwen2, batch=WINDOWS), tmp_path)
