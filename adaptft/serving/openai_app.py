@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 
 from adaptft.serving.api_errors import ApiError
 from adaptft.serving.asked import Asked, read_chat, read_text
+from adaptft.serving.endpoint import OWNER
 from adaptft.serving.named_models import Answer, NamedModel, find
 from adaptft.serving.prompts import chat_ids, text_prompts
 
@@ -80,7 +81,7 @@ def build_app(models: Models, api_key: str | None) -> FastAPI:
 
 
 def _card(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": _STARTED, "owned_by": "adaptft"}
+    return {"id": name, "object": "model", "created": _STARTED, "owned_by": OWNER}
 
 
 async def _json(request: Request) -> dict[str, Any]:
