@@ -104,6 +104,8 @@ def test_an_adapter_folder_brings_its_base_along_and_stops_with_its_own_tokens(t
     assert words[words.index("--model") + 1] == str(tiny_qwen2)
     assert words[words.index("--generation-config") + 1] == str(adapter)
     assert words[-1] == f"{adapter}={adapter}"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"do_sample": False}))
+    assert '{"temperature": 0.0}' in shlex.split(serve(adapter, "--print").stdout)
 
 
 def test_an_adapter_of_another_model_is_refused(tiny_qwen2: Path, tiny_llama: Path, tmp_path: Path) -> None:
