@@ -1,7 +1,7 @@
 """How much of a model host memory holds while it is exported, and in which type. Pure.
 
 Measured 2026-11-30 (two cores, fp32): FP8 of 0.94 B weights in bf16, loaded back on the CPU: 4.05 GiB of 1.74 GiB;
-1.25 in the steps before.
+1.25 in the steps before. 2026-12-01: FP8 of Qwen2.5-7B's shape by layer in fp32, 10.4 GiB of 11.4 predicted.
 """
 
 from __future__ import annotations
