@@ -337,4 +337,6 @@ class ServedModel:
     """Which of the engines' parsers reads the tool calls that the chat template teaches; None: it teaches none."""
     has_kv_scales: bool = False
     """True for an export that was calibrated for an FP8 KV cache."""
+    is_greedy: bool = False
+    """True where its generation config says ``do_sample: false``."""
     notes: tuple[str, ...] = ()

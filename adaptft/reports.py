@@ -254,6 +254,7 @@ class ExportReport:
     seconds: float
     predicted_seconds: float | None = None
     peak_host_bytes: int | None = None
-    """Largest resident memory of the process, mapped files counted."""
+    """Largest memory of the process's own, mapped files apart; None where the system does not tell."""
+    predicted_host_bytes: int | None = None
     versions: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

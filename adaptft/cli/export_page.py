@@ -29,8 +29,7 @@ def render_export_plan(plan: ExportPlan, title: str, folder: Path, notes: Iterab
         ("Size", f"{format_bytes(plan.predicted_bytes)} (16 bit: {format_bytes(plan.source_bytes)})"),
         ("Device", f"{plan.device}, {plan.compute_dtype}: {why['device']}; {why['compute_dtype']}"),
     ]
-    if why["residence"]:
-        rows.append(("Memory", why["residence"]))
+    rows.append(("Memory", "; ".join(filter(None, (_host_memory(plan), why["residence"])))))
     if facts.is_compressed:
         rows.append(("Layers", f"{plan.num_compressed_modules} linear layers; {why['ignored_modules']}"))
         rows.append(("In 16 bit", ", ".join(map(readable_pattern, plan.ignored_modules))))
@@ -78,6 +77,10 @@ def readable_pattern(pattern: str) -> str:
     return pattern.removeprefix("re:").removeprefix(r".*\.").removesuffix("$").replace("\\", "").replace("d+", "*")
 
 
+def _host_memory(plan: ExportPlan) -> str:
+    return f"about {format_bytes(plan.predicted_host_bytes)} of host memory"
+
+
 def _predicted(plan: ExportPlan) -> str:
     return "" if plan.predicted_seconds is None else f"about {format_seconds(plan.predicted_seconds)} "
 
@@ -88,6 +91,7 @@ def _time(report: ExportReport) -> str:
         said += f" ({format_seconds(report.predicted_seconds)} predicted)"
     if report.peak_host_bytes is not None:
         said += f"; at most {format_bytes(report.peak_host_bytes)} of host memory"
+        said += f" ({format_bytes(report.predicted_host_bytes)} predicted)" if report.predicted_host_bytes else ""
     return said
 
 

@@ -63,9 +63,10 @@ def command(
     request = replace(request, api_key=api_key)
     if machine_file is not None and not only_print:
         raise RequestError("--machine is for plans that are shown, not started.", fix="Add --print, or leave it out.")
-    if only_check and serving.served_models(serving.base_url(request.host, request.port), api_key) is not None:
-        plan = serving.plan_endpoint(request, hardware.probe(), must_start=False)
-        _check(serving.base_url(request.host, request.port), plan, api_key)
+    url = serving.base_url(request.host, request.port)
+    if only_check and (models := serving.served_models(url, api_key)) is not None:
+        plan = serving.plan_endpoint(_as_served(request, models), hardware.probe(), must_start=False)
+        _check(url, plan, api_key)
         return
     if not only_print:
         check_port(request.host, request.port)  # before a model is fetched
@@ -90,6 +91,13 @@ def command(
             _check(endpoint.url, plan, api_key)
         return
     serving.serve(plan, api_key=api_key, on_ready=_say_ready, log=log)
+
+
+def _as_served(request: ServeRequest, models: dict[str, str]) -> ServeRequest:
+    """An endpoint of ours holds adapters that vLLM, which a plan is otherwise for, could not."""
+    from adaptft.serving.endpoint import OWNER
+
+    return replace(request, infer_backend="transformers") if OWNER in models.values() else request
 
 
 def _to_stderr(line: str) -> None:

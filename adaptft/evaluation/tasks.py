@@ -16,9 +16,9 @@ from typing import Any
 
 from adaptft import optional
 from adaptft.errors import DataError, RequestError
+from adaptft.evaluation.task_rows import READERS, in_harness_form
 from adaptft.reports import TaskScore
 
-_READERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 _TEST, _TRAIN = ("test", "validation", "val", "dev"), ("train", "training")
 _SEED = 1234
 
@@ -116,7 +116,7 @@ def harness(
     with tempfile.TemporaryDirectory(prefix="adaptft-tasks-") as folder:
         for wish in wishes:
             if wish.data is not None:
-                task = json.dumps(_local_task(wish, Path(known.task_index[wish.name].yaml_path)))
+                task = json.dumps(_local_task(wish, Path(known.task_index[wish.name].yaml_path), Path(folder)))
                 (Path(folder) / f"{wish.listed_as}.yaml").write_text(task, encoding="utf-8")
         needs_defaults = any(wish.data is None for wish in wishes)
         manager = TaskManager(include_path=folder, include_defaults=needs_defaults)
@@ -144,18 +144,19 @@ def _check_known(wishes: tuple[TaskWish, ...], manager: Any) -> None:
             raise RequestError(f"{wish.name} is a group of tasks, which cannot share one file.", fix="Name one task.")
 
 
-def _local_task(wish: TaskWish, included: Path) -> dict[str, Any]:
-    """The task in the harness's YAML form (JSON is YAML), with its rows from local files."""
+def _local_task(wish: TaskWish, included: Path, folder: Path) -> dict[str, Any]:
+    """The task in the harness's YAML form (JSON is YAML), with its rows from local files; ``folder`` is scratch."""
     files = _split_files(wish)
     suffixes = {path.suffix for path in files.values()}
-    if len(suffixes) != 1 or not suffixes <= _READERS.keys():
+    if len(suffixes) != 1 or not suffixes <= READERS.keys():
         raise DataError(
-            f"{wish.data} is of a form that tasks do not read.", fix=f"Give one of {', '.join(_READERS)} for all parts."
+            f"{wish.data} is of a form that tasks do not read.", fix=f"Give one of {', '.join(READERS)} for all parts."
         )
+    files = {split: _readable(wish, path, folder) for split, path in files.items()}
     return {
         "include": str(included),
         "task": wish.listed_as,
-        "dataset_path": _READERS[suffixes.pop()],
+        "dataset_path": READERS[suffixes.pop()],
         "dataset_name": None,
         "dataset_kwargs": {"data_files": {split: str(path.absolute()) for split, path in files.items()}},
         "test_split": "test",
@@ -163,6 +164,13 @@ def _local_task(wish: TaskWish, included: Path) -> dict[str, Any]:
         "training_split": "train" if "train" in files else None,
         "fewshot_split": "train" if "train" in files else "test",
     }
+
+
+def _readable(wish: TaskWish, path: Path, folder: Path) -> Path:
+    try:
+        return in_harness_form(wish.name, path, folder)
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as cause:
+        raise _no_data((wish,), cause) from cause
 
 
 def _split_files(wish: TaskWish) -> dict[str, Path]:
@@ -177,7 +185,7 @@ def _split_files(wish: TaskWish) -> dict[str, Path]:
 
 
 def _first(folder: Path, stems: tuple[str, ...]) -> Path | None:
-    candidates = (folder / f"{stem}{suffix}" for stem in stems for suffix in _READERS)
+    candidates = (folder / f"{stem}{suffix}" for stem in stems for suffix in READERS)
     return next((path for path in candidates if path.is_file()), None)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import resource
 import shutil
 import time
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from adaptft.exporting.describing import describe, versions
 from adaptft.exporting.gate import check, judge
 from adaptft.exporting.loading_back import loaded_back
 from adaptft.exporting.merging import torch_dtype
+from adaptft.exporting.own_memory import watched
 from adaptft.exporting.preparing import prepare
 from adaptft.exporting.reference import Reference, compare_export
 from adaptft.exporting.replacing import replacing
@@ -56,6 +56,12 @@ class _Written:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spent:
+    seconds: float
+    peak_host_bytes: int | None
+
+
 def export(
     plan: ExportPlan, source: ExportSource, folder: Path, *, progress: Progress = lambda _: None
 ) -> ExportReport:
@@ -83,11 +89,12 @@ def export(
     progress("reading rows")
     tokenizer = load_tokenizer(source.companions, trust_remote_code=plan.request.trust_remote_code)
     rows = read_rows(plan, source, tokenizer)
-    with replacing(folder) as partial:
+    with watched() as memory, replacing(folder) as partial:
         written = _write(plan, source, partial, tokenizer, rows, progress)
         progress("loading the export back and comparing it with its source")
         fidelity, answers = _measure(plan, partial, tokenizer, rows, written.reference)
-        report = _report(plan, partial, folder, rows, written, fidelity, answers, start)
+        spent = _Spent(seconds=time.perf_counter() - start, peak_host_bytes=memory.num_bytes)
+        report = _report(plan, partial, folder, rows, written, fidelity, answers, spent)
         describe(partial, folder.name, plan, source, report)
     return report
 
@@ -194,7 +201,7 @@ def _report(
     written: _Written,
     fidelity: Fidelity,
     answers: tuple[AnswerPair, ...],
-    start: float,
+    spent: _Spent,
 ) -> ExportReport:
     found = count_files(partial)
     gate = judge(plan, found, fidelity, answers, written.merge, rows=rows.checked_on, device=rows.device)
@@ -209,9 +216,10 @@ def _report(
         gate=gate,
         merge=written.merge,
         calibration=rows.calibrated_on(plan.max_length),
-        seconds=time.perf_counter() - start,
+        seconds=spent.seconds,
         predicted_seconds=plan.predicted_seconds,
-        peak_host_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        peak_host_bytes=spent.peak_host_bytes,
+        predicted_host_bytes=plan.predicted_host_bytes,
         versions=versions(),
         notes=(*check(plan, gate), *plan.warnings, *rows.notes, *written.notes),
     )

@@ -59,17 +59,24 @@ def check_shapes(adapter: AdapterShape, model: ModelShape) -> None:
     Raises:
         ModelError: a layer is missing in ``model`` or has other dimensions.
     """
+    difference = shape_difference(adapter.layer_shapes, model)
+    if difference is not None:
+        raise ModelError(
+            f"Adapter {adapter.name} belongs to another model: {difference}.",
+            fix=f"Take its own base: {adapter.base_model or 'see its adapter_config.json'}",
+        )
+
+
+def shape_difference(layer_shapes: dict[str, tuple[int, int]], model: ModelShape) -> str | None:
+    """The first layer of an adapter that ``model`` has in other dimensions, in words; None where all are alike."""
     known: dict[str, set[tuple[int, int]]] = {}
     for linear in model.linears:
         known.setdefault(linear.name, set()).add((linear.in_features, linear.out_features))
-    for layer, shape in adapter.layer_shapes.items():
-        if layer in known and shape not in known[layer]:
+    for layer, (ins, outs) in layer_shapes.items():
+        if layer in known and (ins, outs) not in known[layer]:
             theirs = " or ".join(f"{a} x {b}" for a, b in sorted(known[layer]))
-            raise ModelError(
-                f"Adapter {adapter.name} belongs to another model: its {layer} is {shape[0]} x {shape[1]}, "
-                f"{model.name}'s is {theirs}.",
-                fix=f"Take its own base: {adapter.base_model or 'see its adapter_config.json'}",
-            )
+            return f"its {layer} is {ins} x {outs}, {model.name}'s is {theirs}"
+    return None
 
 
 def read_config(folder: Path) -> dict[str, Any]:

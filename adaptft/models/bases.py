@@ -7,8 +7,10 @@ from pathlib import Path
 from adaptft.artifacts import adapter_base, read_artifact
 from adaptft.errors import AdaptftError, ModelError
 from adaptft.models import LocalModel, fingerprint, locate
-from adaptft.models.adapter_shapes import check_stored
+from adaptft.models.adapter_shapes import check_stored, shape_difference, stored_shapes
+from adaptft.models.folders import read_folder_config
 from adaptft.requests import Hub
+from adaptft.shapes import model_shape
 
 
 def locate_base(
@@ -55,8 +57,11 @@ def check_base(adapters: Path, base: LocalModel, *, error: type[AdaptftError] = 
         return
     found = fingerprint(base.path)
     if found != artifact.base_fingerprint:
+        shape = model_shape(read_folder_config(base.path), base.name)
+        difference = shape_difference(stored_shapes(adapters)[0], shape)
         raise error(
-            f"The adapter in {adapters} was trained on {artifact.base_model}; {base.name} is another model: its "
-            f"config.json or its weights differ (fingerprint {found[:12]}, not {artifact.base_fingerprint[:12]}).",
+            f"The adapter in {adapters} was trained on {artifact.base_model}; {base.name} is another model "
+            f"(fingerprint {found[:12]}, not {artifact.base_fingerprint[:12]}): "
+            f"{difference or 'of the same shapes, but its config.json or its weights differ'}.",
             fix=f"Give the folder of {artifact.base_model} as it was in training with --model.",
         )

@@ -53,6 +53,8 @@ class ExportPlan:
     limits: Limits
     predicted_seconds: float | None
     """None for machines where no export was measured yet."""
+    predicted_host_bytes: int
+    """Peak of host memory, mapped files apart."""
     servable_on: str
     """Which GPUs can serve the format, in words."""
     reasons: dict[str, str] = field(default_factory=dict)

@@ -39,6 +39,8 @@ class ServePlan:
     max_num_seqs: int | None = None
     generation_config: str | None = None
     """Folder whose generation_config.json holds all stop tokens; None: the model's own."""
+    is_greedy: bool = False
+    """True where a request that names no temperature is to be answered greedily, as the generation config says."""
     chat_template: str | None = None
     """Template file that replaces the model's own."""
     tool_parser: str | None = None

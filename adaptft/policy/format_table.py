@@ -3,7 +3,8 @@
 Sources: vLLM 0.32 (``model_executor/kernels/linear``, minimum capability of each scheme) and its page
 "Supported hardware" for quantization; llm-compressor 0.14 for what it writes (compressed-tensors 0.19).
 Limits: about twice what SmolLM2-135M lost, the base or tuned for 24 steps, on about 1,000 trained tokens of GSM8K that
-were held out (fp32, 2026-11-30; CHANGELOG.md has the table). Larger models lose less, so for them the limits are wide.
+were held out (fp32, 2026-11-30 and 12-01; CHANGELOG.md has the table). Larger models lose less, so for them the limits
+are wide.
 """
 
 from __future__ import annotations

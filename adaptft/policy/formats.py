@@ -73,6 +73,7 @@ def plan_export(
         bits_per_weight=bits_per_weight(facts, chosen, symmetric=symmetric.value),
         limits=facts.limits,
         predicted_seconds=seconds.value,
+        predicted_host_bytes=memory.num_bytes,
         servable_on=facts.servable_on,
         reasons=_reasons(facts, model, chosen, symmetric, device, memory, calibration) | {"seconds": seconds.reason},
         warnings=(*serving_warnings(request, model, target or machine), *_shape_warnings(facts, chosen)),

@@ -48,6 +48,8 @@ class Asked:
     is_stream: bool
     with_usage: bool
     with_token_ids: bool
+    with_tools: bool
+    """True where calls of tools are looked for in the answer."""
     stops: tuple[str, ...]
     seed: int | None
     max_tokens: int | None
@@ -89,6 +91,7 @@ def _read(body: Mapping[str, Any], known: frozenset[str]) -> Asked:
         is_stream=bool(_flag(body, "stream")),
         with_usage=bool(options.get("include_usage")),
         with_token_ids=bool(_flag(body, "return_token_ids")),
+        with_tools=bool(body.get("tools")) and body.get("tool_choice") != "none",
         stops=_stops(body.get("stop")),
         seed=_whole(body, "seed", at_least=-(2**63)),
         max_tokens=_whole(body, longest, at_least=1),

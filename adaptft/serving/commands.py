@@ -1,7 +1,8 @@
 """A serving plan as a command line and an environment; tested without any engine.
 
 vLLM is started by its module: the ``vllm`` command of the CPU build asks for the metadata of a package that
-is not there. Keys never stand on a command line, where every user of the machine can read them.
+is not there. It takes temperatures from generation_config.json and overlooks ``do_sample: false``, so that is said to
+it as a temperature of 0. Keys never stand on a command line, where every user of the machine can read them.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def vllm_command(plan: ServePlan) -> list[str]:
         ("--max-num-seqs", plan.max_num_seqs),
         ("--enforce-eager", True if plan.device == "cpu" else None),
         ("--generation-config", plan.generation_config),
+        ("--override-generation-config", json.dumps({"temperature": 0.0}) if plan.is_greedy else None),
         ("--kv-cache-dtype", "fp8" if plan.kv_cache_dtype == "fp8" else None),
         ("--enable-auto-tool-choice", True if plan.tool_parser else None),
         ("--tool-call-parser", plan.tool_parser),

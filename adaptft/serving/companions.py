@@ -38,6 +38,11 @@ def stop_token_folder(base: Path, adapters: Iterable[AdapterShape]) -> str | Non
     return whole or str(_write_joined(read_optional(base / GENERATION_CONFIG) | {"eos_token_id": sorted(wanted)}))
 
 
+def answers_greedily(folder: Path) -> bool:
+    """True where generation_config.json says so; without it transformers' word and the engines' differ."""
+    return read_optional(folder / GENERATION_CONFIG).get("do_sample") is False
+
+
 def common_template(base: Path, adapters: Iterable[AdapterShape]) -> tuple[str | None, tuple[str, ...]]:
     """A template file that replaces the base's (None: it has the adapters' already), and notes for people."""
     adapters = tuple(adapters)

@@ -24,6 +24,8 @@ from adaptft.units import format_seconds
 START_SECONDS = 1800.0
 POLL_SECONDS = 0.5
 PROGRESS_SECONDS = 15.0
+OWNER = "adaptft"
+"""Whose models /v1/models of the transformers engine says they are; vLLM's are vLLM's."""
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -139,14 +141,14 @@ def base_url(host: str, port: int) -> str:
     return f"http://[{name}]:{port}/v1" if ":" in name else f"http://{name}:{port}/v1"
 
 
-def served_models(url: str, api_key: str | None) -> tuple[str, ...] | None:
-    """Names that /v1/models gives; None while it does not answer."""
+def served_models(url: str, api_key: str | None) -> dict[str, str] | None:
+    """Names that /v1/models gives, and who it says owns them (the engine); None while it does not answer."""
     request = urllib.request.Request(f"{url}/models")
     if api_key:
         request.add_header("Authorization", f"Bearer {api_key}")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=5) as answer:
-            return tuple(str(model["id"]) for model in json.load(answer)["data"])
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+            return {str(model["id"]): str(model.get("owned_by")) for model in json.load(answer)["data"]}
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError):
         return None

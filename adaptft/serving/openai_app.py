@@ -8,8 +8,7 @@ import logging
 import secrets
 import threading
 import time
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +16,13 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
+from adaptft.serving.answer_forms import Form, event
 from adaptft.serving.api_errors import ApiError
 from adaptft.serving.asked import Asked, read_chat, read_text
+from adaptft.serving.endpoint import OWNER
 from adaptft.serving.named_models import Answer, NamedModel, find
 from adaptft.serving.prompts import chat_ids, text_prompts
+from adaptft.serving.tool_calls import BeforeCalls, read_calls
 
 Models = Mapping[str, NamedModel]
 _STARTED = int(time.time())
@@ -51,16 +53,14 @@ def build_app(models: Models, api_key: str | None) -> FastAPI:
         body = await _json(request)
         asked = read_chat(body)
         model = find(models, asked.model)
-        return await _answer(_Job(_Form(is_chat=True), model, asked, [chat_ids(model.tokenizer, body)]))
+        return await _answer(_Job(Form(is_chat=True), model, asked, [chat_ids(model.tokenizer, body)]))
 
     @app.post("/v1/completions")
     async def text(request: Request) -> Response:
         body = await _json(request)
         asked = read_text(body)
         model = find(models, asked.model)
-        return await _answer(
-            _Job(_Form(is_chat=False), model, asked, text_prompts(model.tokenizer, body.get("prompt")))
-        )
+        return await _answer(_Job(Form(is_chat=False), model, asked, text_prompts(model.tokenizer, body.get("prompt"))))
 
     @app.post("/tokenize")
     async def tokenize(request: Request) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def build_app(models: Models, api_key: str | None) -> FastAPI:
 
 
 def _card(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": _STARTED, "owned_by": "adaptft"}
+    return {"id": name, "object": "model", "created": _STARTED, "owned_by": OWNER}
 
 
 async def _json(request: Request) -> dict[str, Any]:
@@ -138,58 +138,9 @@ def _key_check(api_key: str) -> Callable[[Request, Callable[[Request], Awaitable
     return check
 
 
-class _Form:
-    """JSON of one answer, whole or in pieces, of a chat or of a text completion."""
-
-    def __init__(self, *, is_chat: bool) -> None:
-        self.is_chat = is_chat
-        self._id = f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid.uuid4().hex}"
-        self._created = int(time.time())
-
-    def whole(self, asked: Asked, answers: list[Answer]) -> dict[str, Any]:
-        """The one answer to a request without stream; vLLM's ``return_token_ids`` adds the tokens."""
-        choices = [
-            {"index": number, "finish_reason": answer.finish_reason, "logprobs": None, **self._said(answer.text)}
-            | ({"token_ids": answer.ids} if asked.with_token_ids else {})
-            for number, answer in enumerate(answers)
-        ]
-        name = "chat.completion" if self.is_chat else "text_completion"
-        return self._frame(name, asked.model, choices) | {"usage": usage(answers)}
-
-    def piece(self, model: str, index: int, text: str, *, role: str | None = None, end: str | None = None) -> str:
-        """An event with a piece of a choice."""
-        delta = ({"role": role} if role else {}) | ({"content": text} if text or role else {})
-        said: dict[str, Any] = {"delta": delta} if self.is_chat else {"text": text}
-        return event(self._chunk(model, [{"index": index, "finish_reason": end, "logprobs": None, **said}]))
-
-    def total(self, model: str, answers: list[Answer]) -> str:
-        """The event with the usage and no choice."""
-        return event(self._chunk(model, []) | {"usage": usage(answers)})
-
-    def _chunk(self, model: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return self._frame("chat.completion.chunk" if self.is_chat else "text_completion", model, choices)
-
-    def _frame(self, name: str, model: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return {"id": self._id, "object": name, "created": self._created, "model": model, "choices": choices}
-
-    def _said(self, text: str) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
-
-
-def usage(answers: list[Answer]) -> dict[str, int]:
-    """Tokens of all prompts and answers of a request."""
-    prompt, said = sum(a.num_prompt_tokens for a in answers), sum(a.num_tokens for a in answers)
-    return {"prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said}
-
-
-def event(value: dict[str, Any]) -> str:
-    """A server-sent event."""
-    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
-
-
 @dataclass(frozen=True, slots=True)
 class _Job:
-    form: _Form
+    form: Form
     model: NamedModel
     asked: Asked
     prompts: list[list[int]]
@@ -213,12 +164,15 @@ async def _events(job: _Job) -> AsyncIterator[str]:
         for index, prompt in enumerate(job.prompts):
             if job.form.is_chat:
                 yield job.form.piece(name, index, "", role="assistant")
+            before = BeforeCalls() if job.asked.with_tools else None
             async for said in _pieces(job, prompt):
                 if isinstance(said, str):
-                    yield job.form.piece(name, index, said)
-                else:
-                    answers.append(said)
-                    yield job.form.piece(name, index, "", end=said.finish_reason)
+                    if piece := before.push(said) if before else said:
+                        yield job.form.piece(name, index, piece)
+                    continue
+                answers.append(said)
+                for last in _last_events(job, index, said, before):
+                    yield last
     except Exception as error:  # the status is sent already: clients read the error from the stream
         _LOG.exception("An answer failed")
         yield event(_failure(error).body())
@@ -226,6 +180,20 @@ async def _events(job: _Job) -> AsyncIterator[str]:
     if job.asked.with_usage:
         yield job.form.total(name, answers)
     yield "data: [DONE]\n\n"
+
+
+def _last_events(job: _Job, index: int, answer: Answer, before: BeforeCalls | None) -> Iterator[str]:
+    """What an answer ends with: the calls that were held back, or the text that only looked like one."""
+    name = job.asked.model
+    reason: str = answer.finish_reason
+    if before is not None:
+        _, calls = read_calls(answer.text)
+        if calls:
+            yield job.form.calls(name, calls)
+        elif held := answer.text[len(before.said) :]:
+            yield job.form.piece(name, index, held)
+        reason = "tool_calls" if calls else reason
+    yield job.form.piece(name, index, "", end=reason)
 
 
 async def _pieces(job: _Job, prompt: list[int]) -> AsyncIterator[str | Answer]:

@@ -17,7 +17,7 @@ from adaptft.models.folders import read_optional
 from adaptft.plans import ServePlan
 from adaptft.policy.endpoints import plan_serving
 from adaptft.requests import ServeRequest
-from adaptft.serving.companions import base_template, common_template, stop_token_folder
+from adaptft.serving.companions import answers_greedily, base_template, common_template, stop_token_folder
 from adaptft.serving.engines import find_engines
 from adaptft.serving.tool_parsers import tool_parser
 from adaptft.shapes import model_shape
@@ -53,6 +53,7 @@ def find_target(request: ServeRequest, *, must_start: bool) -> Target:
         check_shapes(adapter, model)
     artifact = read_artifact(Path(path))
     template, notes = common_template(Path(path), adapters)
+    generation_config = stop_token_folder(Path(path), adapters)
     return Target(
         model=model,
         served=ServedModel(
@@ -61,7 +62,8 @@ def find_target(request: ServeRequest, *, must_start: bool) -> Target:
             adapters=adapters,
             file_bytes=_weight_bytes(Path(path)),
             export_format=artifact.format if artifact else None,
-            generation_config=stop_token_folder(Path(path), adapters),
+            generation_config=generation_config,
+            is_greedy=answers_greedily(Path(generation_config or path)),
             chat_template=template,
             tool_parser=tool_parser(_text(template) or base_template(Path(path))),
             has_kv_scales=_has_kv_scales(Path(path)),

@@ -52,16 +52,16 @@ def test_what_cannot_be_meant_is_refused(texts: list[str], kind: type[Exception]
 
 def test_a_folder_gives_examples_from_its_training_rows_and_a_file_from_itself(tmp_path: Path) -> None:
     test, train = write_rows(tmp_path / "test.jsonl"), write_rows(tmp_path / "train.jsonl")
-    task = _local_task(TaskWish("hellaswag", tmp_path), Path("/h.yaml"))
+    task = _local_task(TaskWish("hellaswag", tmp_path), Path("/h.yaml"), tmp_path)
     assert task["dataset_kwargs"] == {"data_files": {"test": str(test), "train": str(train)}}
     assert (task["include"], task["fewshot_split"]) == ("/h.yaml", "train")
-    assert _local_task(TaskWish("hellaswag", test), Path("/h.yaml"))["fewshot_split"] == "test"
+    assert _local_task(TaskWish("hellaswag", test), Path("/h.yaml"), tmp_path)["fewshot_split"] == "test"
     with pytest.raises(DataError, match=r"no test\.jsonl"):
-        _local_task(TaskWish("hellaswag", tmp_path.parent), Path("/h.yaml"))
+        _local_task(TaskWish("hellaswag", tmp_path.parent), Path("/h.yaml"), tmp_path)
     odd = tmp_path / "rows.xlsx"
     odd.write_bytes(b"")
     with pytest.raises(DataError, match="form that tasks do not read"):
-        _local_task(TaskWish("hellaswag", odd), Path("/h.yaml"))
+        _local_task(TaskWish("hellaswag", odd), Path("/h.yaml"), tmp_path)
 
 
 @pytest.mark.slow

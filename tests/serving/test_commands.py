@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -85,6 +86,12 @@ def test_stop_tokens_template_and_remote_code_are_passed_on(serve_plan: ServePla
     assert flag(command, "--generation-config") == "/ad/a"
     assert flag(command, "--chat-template") == "/ad/a/chat_template.jinja"
     assert "--trust-remote-code" in command
+
+
+def test_a_generation_config_without_sampling_is_a_temperature_of_0(serve_plan: ServePlan) -> None:
+    assert flag(vllm_command(serve_plan), "--override-generation-config") is None
+    greedy = vllm_command(replace(serve_plan, is_greedy=True))
+    assert json.loads(flag(greedy, "--override-generation-config") or "") == {"temperature": 0.0}
 
 
 def test_transformers_server(serve_plan: ServePlan) -> None:

@@ -80,14 +80,14 @@ def test_a_plan_for_a_recorded_machine_needs_neither_weights_nor_an_engine(confi
 def test_the_lora_line_of_two_adapters_and_the_refusal_of_a_third(tiny_qwen2: Path, tmp_path: Path) -> None:
     r24 = random_adapter(tiny_qwen2, tmp_path / "r24", r=24)
     pattern = random_adapter(tiny_qwen2, tmp_path / "pattern", r=8, rank_pattern={"layers.0.self_attn.q_proj": 48})
-    done = serve(tiny_qwen2, "--print", "--infer_backend", "vllm", "--adapters", f"a={r24}", f"b={pattern}")
+    done = serve(tiny_qwen2, "--print", "--adapters", f"a={r24}", f"b={pattern}")
     assert done.returncode == 0, done.stderr
     words = shlex.split(done.stdout)
     assert words[words.index("--max-lora-rank") + 1] == "64"
     assert words[words.index("--max-loras") + 1] == "2"
     assert words[-2:] == [f"a={r24}", f"b={pattern}"]
     r600 = random_adapter(tiny_qwen2, tmp_path / "r600", r=600)
-    refused = serve(tiny_qwen2, "--print", "--infer_backend", "vllm", "--adapters", f"c={r600}")
+    refused = serve(tiny_qwen2, "--print", "--adapters", f"c={r600}")
     assert refused.returncode == 2
     assert refused.stderr.splitlines() == [
         "Error: Adapter c has rank 600; vLLM serves at most 512 unmerged.",
@@ -104,6 +104,8 @@ def test_an_adapter_folder_brings_its_base_along_and_stops_with_its_own_tokens(t
     assert words[words.index("--model") + 1] == str(tiny_qwen2)
     assert words[words.index("--generation-config") + 1] == str(adapter)
     assert words[-1] == f"{adapter}={adapter}"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"do_sample": False}))
+    assert '{"temperature": 0.0}' in shlex.split(serve(adapter, "--print").stdout)
 
 
 def test_an_adapter_of_another_model_is_refused(tiny_qwen2: Path, tiny_llama: Path, tmp_path: Path) -> None:
@@ -115,9 +117,10 @@ def test_an_adapter_of_another_model_is_refused(tiny_qwen2: Path, tiny_llama: Pa
 
 
 def test_the_key_is_printed_nowhere(tiny_qwen2: Path) -> None:
-    done = serve(tiny_qwen2, "--print", ADAPTFT_API_KEY="s3cret")
-    assert 'ADAPTFT_API_KEY="$ADAPTFT_API_KEY"' in done.stdout
-    assert "s3cret" not in done.stdout + done.stderr
+    for engine, variable in (("vllm", "VLLM_API_KEY"), ("transformers", "ADAPTFT_API_KEY")):
+        done = serve(tiny_qwen2, "--print", "--infer_backend", engine, ADAPTFT_API_KEY="s3cret")
+        assert f'{variable}="$ADAPTFT_API_KEY"' in done.stdout
+        assert "s3cret" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
