@@ -31,7 +31,7 @@ from adaptft import data
 
 ROW_TOKENS = 256
 MAX_LENGTH = 2048
-SAMPLED_SECONDS = 0.5  # looking at memory stops the processes for a moment
+SAMPLED_SECONDS = 2  # looking at memory stops the processes for a moment, and takes one of the cores
 
 
 def main() -> None:

@@ -1,21 +1,25 @@
 """Does FP8 learn as well as 16 bit? Loss on held-out rows after the same steps, by real weights on real rows.
 
-python benchmarks/fp8_loss.py MODEL DATASET [--steps 300] [--seeds 0 1 2] [--ways lora qlora full]
+python benchmarks/fp8_loss.py MODEL DATASET HELD_OUT [--steps 300] [--seeds 0 1 2] [--ways lora qlora full]
 
-MODEL is a folder with real weights (SmolLM2-135M, and what widen.py makes of it), DATASET as `adaptft train --dataset`
-takes it. Both runs of a pair see the same rows in the same order, from the same start. Each run is written when it is
-done, and the next call goes on after it: --minutes says when a call begins no other one.
+MODEL is a folder with real weights (SmolLM2-135M, and what widen.py makes of it), DATASET and HELD_OUT as `adaptft
+train --dataset` takes them. Both runs of a pair see the same rows in the same order, from the same start. Held-out
+rows are scored twice: as the run itself does it, in FP8 where it computes in FP8, and as `adaptft eval` scores the
+result, in 16 bit on the original weights, which is what is served. Each run is written when it is done, and the next
+call goes on after it: --minutes says when a call begins no other one.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import json
+import tempfile
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from product import Deadline, Failed, Record, finish, measure_missing, table, train
+from product import Deadline, Failed, Record, adaptft, finish, measure_missing, table, train
 
 # way: options of both runs of a pair; the second gets --fp8 true
 WAYS: dict[str, tuple[str, ...]] = {
@@ -24,7 +28,9 @@ WAYS: dict[str, tuple[str, ...]] = {
     "full": ("--train_type", "full", "--torch_dtype", "bfloat16"),
 }
 FP8 = {"bf16": "false", "fp8": "true"}
-GROUP = ("model", "dataset", "steps", "way")
+GROUP = ("model", "dataset", "held_out", "steps", "batch", "way")
+LOSSES = {"trained": "eval_loss", "served": "served_loss"}
+"""Held-out losses of a run, as it is trained and as its result is served."""
 ALLOWED = 0.01
 """Relative difference of the losses that counts as none."""
 
@@ -44,8 +50,10 @@ def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("dataset")
+    parser.add_argument("held_out")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--batch", type=int, default=4, help="sequences a step")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin nothing after these")
     parser.add_argument("--out", type=Path, default=Path(f"benchmarks/results/fp8_loss-{today}.json"))
@@ -54,7 +62,10 @@ def read_options() -> argparse.Namespace:
 
 
 def _wanted(options: argparse.Namespace) -> list[dict[str, Any]]:
-    same = {"model": options.model.name, "dataset": Path(options.dataset).name, "steps": options.steps}
+    same = {
+        "model": options.model.name, "dataset": Path(options.dataset).name,
+        "held_out": Path(options.held_out).name, "steps": options.steps, "batch": options.batch,
+    }  # fmt: skip
     return [
         {**same, "way": way, "seed": seed, "compute": compute}
         for way in options.ways
@@ -64,22 +75,27 @@ def _wanted(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _line(run: dict[str, Any]) -> str:
-    key = {name: run[name] for name in (*GROUP, "seed", "compute")}
-    return f"{key}: held-out loss {run['eval_loss']:.4f}"
+    key = " ".join(str(run[name]) for name in (*GROUP, "seed", "compute"))
+    return f"{key}: held-out loss {run['eval_loss']:.4f}, as served {run['served_loss']:.4f}"
 
 
 def run(wanted: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    done = train(
-        "--model", str(options.model), "--dataset", options.dataset, "--max_steps", str(options.steps),
-        "--seed", str(wanted["seed"]), "--save_strategy", "no", "--eval_steps", str(options.steps),
-        "--split_dataset_ratio", "0.05", "--report_to", "none", *WAYS[wanted["way"]],
-        "--fp8", FP8[wanted["compute"]],
-    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as scratch:
+        result = Path(scratch) / "run"
+        done = train(
+            "--model", str(options.model), "--dataset", options.dataset, "--val_dataset", options.held_out,
+            "--max_steps", str(options.steps), "--eval_steps", str(options.steps), "--packing", "true",
+            "--per_device_train_batch_size", str(options.batch), "--gradient_accumulation_steps", "1",
+            "--seed", str(wanted["seed"]), "--save_strategy", "no", "--report_to", "none", *WAYS[wanted["way"]],
+            "--fp8", FP8[wanted["compute"]], folder=result,
+        )  # fmt: skip
+        served = served_loss(result, wanted["way"], options)
     report, planned = done.report, done.decisions
     if (planned["precision"]["compute"] == "fp8") != (wanted["compute"] == "fp8"):
         raise Failed(f"the plan computes in {planned['precision']['compute']}")
     return {
         "eval_loss": report["final_eval_loss"],
+        "served_loss": served,
         "initial_eval_loss": report["initial_eval_loss"],
         "train_losses": [step["loss"] for step in report["steps"]],
         "tokens_per_second": report["tokens_per_second"],
@@ -89,23 +105,41 @@ def run(wanted: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def served_loss(result: Path, way: str, options: argparse.Namespace) -> float:
+    """Nats a trained token of the held-out rows, by the original weights in 16 bit and what was trained."""
+    subject = ("--model", str(result)) if way == "full" else ("--model", str(options.model), "--adapters", str(result))
+    scores = json.loads(adaptft("eval", *subject, "--dataset", options.held_out, "--json"))["scores"]
+    return float(scores[-1]["loss"])
+
+
 def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each group of runs that differ in seed and compute type only; seeds count where both runs are there."""
+    """Two rows for each group of runs that differ in seed and compute type only; seeds count where both runs are."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for run in runs:
         groups.setdefault(tuple(run[name] for name in GROUP), []).append(run)
-    rows = [dict(zip(GROUP, group, strict=True)) | _compared(members) for group, members in groups.items()]
+    rows = [
+        dict(zip(GROUP, group, strict=True)) | _compared(members, loss)
+        for group, members in groups.items()
+        for loss in LOSSES
+    ]
     return [row for row in rows if row["differences"]]
 
 
-def _compared(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    losses = {(run["seed"], run["compute"]): run["eval_loss"] for run in runs}
+def _compared(runs: list[dict[str, Any]], loss: str) -> dict[str, Any]:
+    losses = {(run["seed"], run["compute"]): run[LOSSES[loss]] for run in runs}
     seeds = [seed for seed, compute in losses if compute == "bf16" and (seed, "fp8") in losses]
     differences = [losses[seed, "fp8"] / losses[seed, "bf16"] - 1 for seed in seeds]
     means = {compute: mean(losses[seed, compute] for seed in seeds) for compute in FP8 if seeds}
     within = all(abs(difference) <= ALLOWED for difference in differences)
     initial = mean(run["initial_eval_loss"] for run in runs)
-    return {"seeds": len(seeds), "initial": initial, **means, "differences": differences, "within": within}
+    return {
+        "loss": loss,
+        "seeds": len(seeds),
+        "initial": initial,
+        **means,
+        "differences": differences,
+        "within": within,
+    }
 
 
 def as_table(rows: list[dict[str, Any]]) -> str:
@@ -114,6 +148,7 @@ def as_table(rows: list[dict[str, Any]]) -> str:
             {
                 "model": row["model"],
                 "way": row["way"],
+                "loss as": row["loss"],
                 "steps": str(row["steps"]),
                 "seeds": str(row["seeds"]),
                 "loss at first": f"{row['initial']:.4f}",

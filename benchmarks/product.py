@@ -49,14 +49,14 @@ def adaptft(*words: str) -> str:
     return done.stdout
 
 
-def train(*words: str) -> Run:
-    """``adaptft train WORDS`` into a folder that is gone afterwards; plan and report are kept.
+def train(*words: str, folder: Path | None = None) -> Run:
+    """``adaptft train WORDS`` into ``folder``, or into one that is gone afterwards; plan and report are kept.
 
     Raises:
         Failed: its status is not 0.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        result, log = Path(folder) / "run", Path(folder) / "log"
+    with tempfile.TemporaryDirectory() as scratch:
+        result, log = folder or Path(scratch) / "run", Path(scratch) / "log"
         command = [sys.executable, "-m", "adaptft", "train", *words, "--output_dir", str(result)]
         with log.open("wb") as output:
             status, first = watch(command, log, OUR_FIRST_STEP, stdout=output, stderr=subprocess.STDOUT)

@@ -110,6 +110,13 @@ def worth_showing(options: tuple[Option, ...], limits: Limits) -> tuple[tuple[Op
     return shown, (f"{len(options) - len(shown)} more options are not shown; --json has them all.",)
 
 
+def _stacked(row: tuple[str, ...]) -> tuple[str, ...]:
+    """Times one over the other, and memory over its share, so that all columns fit into 80 characters."""
+    *first, epoch, total, memory, cost = row
+    times = epoch if epoch == total else f"{epoch}\n{total}"
+    return (*first, times, memory.replace(" (", "\n("), cost)
+
+
 def render(
     options: tuple[Option, ...], advice: tuple[Recommendation, ...], notes: tuple[str, ...], subject: Subject
 ) -> RenderableType:
@@ -123,11 +130,16 @@ def render(
     from adaptft.cli.tables import pairs, remarks
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in HEADINGS:
-        width = PLAN_WIDTH if heading == "plan" else None
-        table.add_column(heading, justify="left" if heading in HEADINGS[:3] else "right", min_width=width)
+    for heading in _stacked(HEADINGS):
+        is_plan = heading == "plan"
+        table.add_column(
+            heading,
+            justify="left" if is_plan or heading in HEADINGS[:2] else "right",
+            min_width=PLAN_WIDTH if is_plan else None,
+            no_wrap=not is_plan,
+        )
     for option in options:
-        table.add_row(*map(Text, cells(option)), style=None if option.fits else "dim")
+        table.add_row(*map(Text, _stacked(cells(option))), style=None if option.fits else "dim")
     title = Text(f"{subject.model.name}: {len(options)} machine{'s' * (len(options) != 1)} compared", "bold")
     parts: list[RenderableType] = [title, table]
     if advice:

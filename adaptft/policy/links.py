@@ -26,33 +26,33 @@ def exchange_bytes_per_second(machine: Machine, gpu_indices: tuple[int, ...]) ->
         return None
     if machine.ceilings and machine.ceilings.link_bytes_per_second:
         return machine.ceilings.link_bytes_per_second
-    among = _among(machine, gpu_indices)
+    among, slots = _among(machine, gpu_indices), _slot_rates(machine)
     pairs = len(gpu_indices) * (len(gpu_indices) - 1) // 2
-    rates = [_link_rate(machine, link) for link in among]
+    rates = [_link_rate(link, slots) for link in among]
     if len(among) < pairs:  # pairs that the probe knows nothing of
-        rates.append(_pcie_rate(machine, gpu_indices, peers=False))
+        rates.append(min(slots[index] for index in gpu_indices) * PCIE_SHARE_THROUGH_HOST)
     return min(rates)
 
 
 def _among(machine: Machine, gpu_indices: tuple[int, ...]) -> list[Link]:
     chosen = set(gpu_indices)
-    return [link for link in machine.links if {link.a, link.b} <= chosen]
+    return [link for link in machine.links if link.a in chosen and link.b in chosen]
 
 
-def _link_rate(machine: Machine, link: Link) -> float:
+def _link_rate(link: Link, slots: dict[int, float]) -> float:
     if link.path == "NV":
         each = NVLINK_GB_PER_LINK[link.nvlink_generation or 3]
         return (link.nvlink_width or 1) * each / 2 * NVLINK_SHARE * 1e9
-    return _pcie_rate(machine, (link.a, link.b), peers=bool(link.peer_access))
+    slower = min(slots[link.a], slots[link.b])
+    return slower * (PCIE_SHARE if link.peer_access else PCIE_SHARE_THROUGH_HOST)
 
 
-def _pcie_rate(machine: Machine, gpu_indices: tuple[int, ...], *, peers: bool) -> float:
-    """Of the slowest slot."""
-    slots = [gpu for gpu in machine.gpus if gpu.index in gpu_indices]
-    lanes = min(
-        PCIE_GB_PER_LANE[gpu.pcie_generation or ASSUMED_PCIE[0]] * (gpu.pcie_width or ASSUMED_PCIE[1]) for gpu in slots
-    )
-    return lanes * (PCIE_SHARE if peers else PCIE_SHARE_THROUGH_HOST) * 1e9
+def _slot_rates(machine: Machine) -> dict[int, float]:
+    """Bytes per second through the slot of each GPU, one way, as PCI-SIG has them."""
+    return {
+        gpu.index: PCIE_GB_PER_LANE[gpu.pcie_generation or ASSUMED_PCIE[0]] * (gpu.pcie_width or ASSUMED_PCIE[1]) * 1e9
+        for gpu in machine.gpus
+    }
 
 
 def without_peer_copies(machine: Machine, gpu_indices: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
@@ -91,7 +91,8 @@ _PATHS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 def best_joined(machine: Machine, gpus: Iterable[Gpu], count: int) -> tuple[int, ...]:
     """``count`` of ``gpus`` whose slowest link is the fastest; of equals the freest. Grown from each GPU in turn."""
     pool = sorted(gpus, key=lambda gpu: (-gpu.memory_free_bytes, gpu.index))
-    rates = {frozenset((link.a, link.b)): _link_rate(machine, link) for link in machine.links}
+    slots = _slot_rates(machine)
+    rates = {frozenset((link.a, link.b)): _link_rate(link, slots) for link in machine.links}
     free = {gpu.index: gpu.memory_free_bytes for gpu in pool}
 
     def slowest(group: tuple[int, ...]) -> float:

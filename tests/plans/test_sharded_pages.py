@@ -69,7 +69,7 @@ def test_the_page_changes_only_on_purpose(place, job):
 def test_the_strategy_is_what_an_expert_would_take_and_found_in_time(place, job):
     begin = time.process_time()
     made = plan(place, job)
-    assert time.process_time() - begin < 2
+    assert time.process_time() - begin < 4  # 2 on a core whose other thread is idle
     strategy, storage = made.decisions.placement.value.strategy, made.decisions.method.value.base_storage
     assert (f"{strategy} {storage}" if made.fits else None) == WANTED[place][job]
     assert made.fits or any(rejected.is_way_out for rejected in made.rejected)

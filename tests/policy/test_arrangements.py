@@ -262,4 +262,4 @@ def test_every_plan_of_several_gpus_is_made_in_time(gpus, model):
     begin = time.process_time()
     for train_type in ("full", "lora", "qlora"):
         plan(gpus, model, train_type=train_type, global_batch_size=256)
-    assert time.process_time() - begin < 6
+    assert time.process_time() - begin < 12  # 6 on a core whose other thread is idle
