@@ -23,6 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from adaptft.kernels.fp8_matmul import fp8_matmul
 from adaptft.kernels.nf4 import dequantize, dequantize_to_fp8
 from adaptft.kernels.quantize import Operand, quantize_rows, transpose_fp8
 
@@ -64,7 +65,7 @@ def forward(x: Operand, weight: Frozen, dtype: torch.dtype) -> Tensor:
     if x.scale is None:
         return x.values @ _in_16_bit(weight, x.values.dtype).t()
     assert weight.row_scale is not None
-    return _fp8_matmul(x.values, _fp8_rows(weight), x.scale, weight.row_scale, dtype)
+    return fp8_matmul(x.values, _fp8_rows(weight), x.scale, weight.row_scale, dtype)
 
 
 def backward(gradient: Operand, weight: Frozen, dtype: torch.dtype) -> Tensor:
@@ -72,14 +73,7 @@ def backward(gradient: Operand, weight: Frozen, dtype: torch.dtype) -> Tensor:
     if gradient.scale is None:
         return gradient.values @ _in_16_bit(weight, gradient.values.dtype)
     ones = torch.ones(1, weight.in_features, device=gradient.values.device)
-    return _fp8_matmul(gradient.values, _fp8_columns(weight), gradient.scale, ones, dtype)
-
-
-def _fp8_matmul(x: Tensor, rows: Tensor, x_scale: Tensor, row_scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """(T, K) and (N, K), both e4m3, -> (T, N). Off the GPU, where there is no such matmul, in float32."""
-    if not x.is_cuda:
-        return ((x.float() * x_scale) @ (rows.float() * row_scale.t()).t()).to(dtype)
-    return torch._scaled_mm(x, rows.t(), scale_a=x_scale, scale_b=row_scale, out_dtype=dtype, use_fast_accum=True)
+    return fp8_matmul(gradient.values, _fp8_columns(weight), gradient.scale, ones, dtype)
 
 
 def _in_16_bit(weight: Frozen, dtype: torch.dtype) -> Tensor:

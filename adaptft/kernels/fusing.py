@@ -7,7 +7,7 @@ any other adapted layer becomes one for itself. So adapters save, load and merge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any
@@ -20,6 +20,7 @@ from adaptft.kernels.adapted_linear import adapted_linear
 from adaptft.kernels.adapted_mlp import adapted_mlp
 from adaptft.kernels.frozen_linear import FrozenLinear, frozen_of, joined
 from adaptft.kernels.frozen_weights import Frozen
+from adaptft.kernels.sharing import flat, share_input
 from adaptft.plans import FUSED_MLP_LAYERS, fused_rank
 
 SHARED_INPUT = ("q_proj", "k_proj", "v_proj")
@@ -116,14 +117,6 @@ def _is_mlp(block: nn.Module) -> bool:
     )
 
 
-def _flat(x: Tensor) -> Tensor:
-    """(..., K) -> (T, K), in autocast's type where that is on, as its linear layers would take it."""
-    kind = x.device.type
-    if torch.is_autocast_enabled(kind):
-        x = x.to(torch.get_autocast_dtype(kind))
-    return x.reshape(-1, x.shape[-1])
-
-
 def _is_active(layer: Any) -> bool:
     return not (layer.disable_adapters or layer.merged)
 
@@ -140,7 +133,7 @@ def _fuse_mlp(block: Any, transposed_copy: bool, tile_tokens: int) -> None:
         a_down, b_down = packed_adapters((self.down_proj,))
         first, second = self.gate_up.frozen(), frozen_of(self.down_proj.base_layer)
         y: Tensor = adapted_mlp(
-            _flat(x), a, b, a_down, b_down, first.tensors, second.tensors, first.storage, activation, tile_tokens
+            flat(x), a, b, a_down, b_down, first.tensors, second.tensors, first.storage, activation, tile_tokens
         )[0]
         return y.view(*x.shape[:-1], y.shape[-1])
 
@@ -148,49 +141,14 @@ def _fuse_mlp(block: Any, transposed_copy: bool, tile_tokens: int) -> None:
 
 
 def _fuse_group(layers: Sequence[Any], transposed_copy: bool) -> None:
-    """The first layer computes for all; the others, called right after it with the same input, hand out their part."""
     first, *others = layers
-    group = _Group(tuple(layers))
     first.joined = joined([layer.base_layer for layer in layers], transposed_copy=transposed_copy) if others else None
-    first.forward = MethodType(_computing(group, first.forward), first)
-    for number, layer in enumerate(others):
-        layer.forward = MethodType(_handing_out(group, number, layer.forward), layer)
 
-
-class _Group:
-    """Layers that share an input, and the parts of the last product that are still to be handed out."""
-
-    def __init__(self, layers: tuple[Any, ...]) -> None:
-        self.layers = layers
-        self.waiting: tuple[Tensor, ...] = ()
-
-
-def _computing(group: _Group, plain: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
-    def compute(self: Any, x: Tensor) -> Tensor:
-        if not _is_active(self):
-            return plain(x)
-        a, b = packed_adapters(group.layers)
-        base = self.base_layer if self.joined is None else self.joined
+    def product(x: Tensor) -> Tensor:
+        a, b = packed_adapters(layers)
+        base = first.base_layer if first.joined is None else first.joined
         frozen: Frozen = frozen_of(base)
-        flat = _flat(x)
-        y, _ = adapted_linear(flat, a, b, frozen.tensors, frozen.storage, frozen.out_features)
-        if base.bias is not None:
-            y = y + base.bias.to(y.dtype)
-        parts = torch.split(y.view(*x.shape[:-1], y.shape[-1]), frozen.out_features, dim=-1)
-        first, *rest = (part.contiguous() for part in parts)  # a view would keep the whole product alive
-        group.waiting = tuple(rest)
-        return first
+        y: Tensor = adapted_linear(flat(x), a, b, frozen.tensors, frozen.storage, frozen.out_features)[0]
+        return y if base.bias is None else y + base.bias.to(y.dtype)
 
-    return compute
-
-
-def _handing_out(group: _Group, number: int, plain: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
-    def hand_out(self: Any, x: Tensor) -> Tensor:
-        if not _is_active(self):
-            return plain(x)
-        part = group.waiting[number]
-        if number + 2 == len(group.layers):
-            group.waiting = ()
-        return part
-
-    return hand_out
+    share_input(layers, product, is_active=_is_active)

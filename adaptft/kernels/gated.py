@@ -51,21 +51,22 @@ class Ranges(NamedTuple):
     """(T, 1): what h was quantised with."""
 
 
-def gated_forward(gate_up: Tensor, activation: str, *, fp8: bool) -> tuple[Operand, Tensor]:
+def gated_forward(gate_up: Tensor, activation: str, *, fp8: bool, whole_powers: bool = False) -> tuple[Operand, Tensor]:
     """-> h (T, F); and ``steepest`` of :class:`Ranges`, nothing (0, 1) in 16 bit."""
     if gate_up.is_cuda:
         from adaptft.kernels.triton_gated import gated_forward_on_gpu
 
-        return gated_forward_on_gpu(gate_up, activation, fp8=fp8)
+        return gated_forward_on_gpu(gate_up, activation, fp8=fp8, whole_powers=whole_powers)
     gate, up = gate_up.chunk(2, dim=1)
     act, slope = ACTIVATIONS[activation](gate)
     if not fp8:
         return Operand(act * up, None), gate_up.new_empty(0, 1, dtype=torch.float32)
-    return quantize_rows(act * up), torch.cat((up * slope, act), dim=1).abs().amax(dim=1, keepdim=True).float()
+    steepest = torch.cat((up * slope, act), dim=1).abs().amax(dim=1, keepdim=True).float()
+    return quantize_rows(act * up, whole_powers=whole_powers), steepest
 
 
 def gated_backward(
-    gradient: Tensor, gate_up: Tensor, activation: str, ranges: Ranges | None
+    gradient: Tensor, gate_up: Tensor, activation: str, ranges: Ranges | None, *, whole_powers: bool = False
 ) -> tuple[Operand, Operand]:
     """-> the gradient of ``gate_up`` (T, 2F), and h (T, F) once more; in FP8 where ``ranges`` are given.
 
@@ -79,7 +80,7 @@ def gated_backward(
     if gate_up.is_cuda:
         from adaptft.kernels.triton_gated import gated_backward_on_gpu
 
-        return gated_backward_on_gpu(gradient, gate_up, activation, ranges)
+        return gated_backward_on_gpu(gradient, gate_up, activation, ranges, whole_powers=whole_powers)
     gate, up = gate_up.chunk(2, dim=1)
     act, slope = ACTIVATIONS[activation](gate)
     both = torch.cat((gradient * up * slope, gradient * act), dim=1)
@@ -87,4 +88,4 @@ def gated_backward(
         return Operand(both.to(gate_up.dtype), None), Operand(act * up, None)
     bound = ranges.largest * ranges.steepest * ranges.column_factor.amax()
     hidden = quantize_by(act * up, ranges.hidden_scale * E4M3_MAX)
-    return quantize_by(both.float() * ranges.column_factor, bound), hidden
+    return quantize_by(both.float() * ranges.column_factor, bound, whole_powers=whole_powers), hidden

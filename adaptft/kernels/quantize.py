@@ -9,6 +9,8 @@ from torch import Tensor
 
 E4M3_MAX = 448.0
 SMALLEST_SCALE = 1e-12
+MANTISSA_BITS = 0x7FFFFF
+"""Of a float32; the exponent is above them."""
 
 
 class Operand(NamedTuple):
@@ -19,27 +21,54 @@ class Operand(NamedTuple):
     scale: Tensor | None
     """(rows, 1) float32 where the values are e4m3: ``values * scale`` is what they stand for."""
 
+    @property
+    def fp8_scale(self) -> Tensor:
+        """The scale of values that are known to be e4m3."""
+        assert self.scale is not None
+        return self.scale
 
-def quantize_rows(x: Tensor, column_factor: Tensor | None = None) -> Operand:
+
+def quantize_rows(x: Tensor, column_factor: Tensor | None = None, *, whole_powers: bool = False) -> Operand:
     """(rows, columns) -> e4m3 of the same shape, with float32 scales such that ``x * factor ~= values * scale``.
 
     Args:
         x: (rows, columns), any float type.
         column_factor: (1, columns) float32, multiplied in before quantising. Folding the row scales of a weight
             into the gradient that meets it is exact algebra: ``dy (diag(s) Q) = (dy diag(s)) Q``.
+        whole_powers: scales are powers of two, so that other such scales can be multiplied into the values later on
+            without a second rounding (:func:`rescale_transposed`).
     """
     if x.is_cuda:
         from adaptft.kernels.triton_fp8 import quantize_rows_on_gpu
 
-        return quantize_rows_on_gpu(x, column_factor)
+        return quantize_rows_on_gpu(x, column_factor, whole_powers=whole_powers)
     values = x.float() if column_factor is None else x.float() * column_factor
-    return quantize_by(values, values.abs().amax(dim=1, keepdim=True))
+    return quantize_by(values, values.abs().amax(dim=1, keepdim=True), whole_powers=whole_powers)
 
 
-def quantize_by(values: Tensor, largest: Tensor) -> Operand:
+def quantize_by(values: Tensor, largest: Tensor, *, whole_powers: bool = False) -> Operand:
     """Rows to e4m3 in torch, by what no value of a row is larger than: (rows, columns) and (rows, 1)."""
     scale = (largest.float() / E4M3_MAX).clamp(min=SMALLEST_SCALE)
+    scale = next_power_of_two(scale) if whole_powers else scale
     return Operand((values.float() / scale).to(torch.float8_e4m3fn), scale)
+
+
+def next_power_of_two(x: Tensor) -> Tensor:
+    """The smallest power of two that is not smaller, of normal positive float32."""
+    bits = x.contiguous().view(torch.int32) + MANTISSA_BITS
+    return (bits & ~MANTISSA_BITS).view(torch.float32)
+
+
+def rescale_transposed(values: Tensor, row_factor: Tensor) -> Tensor:
+    """(rows, columns) e4m3 and (rows, 1) float32 -> (columns, rows) e4m3 of ``values * row_factor``.
+
+    Exact for factors that are powers of two and at most 1, but for what falls below the smallest numbers of e4m3.
+    """
+    if values.is_cuda:
+        from adaptft.kernels.triton_fp8 import rescale_transposed_on_gpu
+
+        return rescale_transposed_on_gpu(values, row_factor)
+    return (values.float() * row_factor).t().contiguous().to(torch.float8_e4m3fn)
 
 
 def transpose_fp8(weight: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from adaptft.kernels.gated import Ranges
 from adaptft.kernels.quantize import Operand
-from adaptft.kernels.triton_fp8 import E4M3_LARGEST, LEAST_SCALE
+from adaptft.kernels.triton_fp8 import scale_of
 
 WARPS = 32
 BLOCK, BACKWARD_WARPS = 2048, 8
@@ -51,7 +51,7 @@ def _hidden(gate_up, row, column, width, ACTIVATION: tl.constexpr):
 @triton.jit
 def _forward(
     gate_up, hidden, scale, steepest, width,
-    FP8: tl.constexpr, ACTIVATION: tl.constexpr, SPAN: tl.constexpr, REST: tl.constexpr,
+    FP8: tl.constexpr, WHOLE_POWERS: tl.constexpr, ACTIVATION: tl.constexpr, SPAN: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     column, further = tl.arange(0, SPAN), SPAN + tl.arange(0, REST)
@@ -59,7 +59,7 @@ def _forward(
     second, second_steepest = _hidden(gate_up, row, further, width, ACTIVATION)
     if FP8:
         most = tl.maximum(tl.max(tl.abs(first), 0), tl.max(tl.abs(second), 0))
-        own = tl.maximum(most / E4M3_LARGEST, LEAST_SCALE)
+        own = scale_of(most, WHOLE_POWERS)
         tl.store(scale + row, own)
         tl.store(steepest + row, tl.maximum(first_steepest, second_steepest))
         first, second = first * (1.0 / own), second * (1.0 / own)
@@ -70,7 +70,7 @@ def _forward(
 @triton.jit
 def _backward(
     gradient, gate_up, factor, bound, hidden_scale, both, scale, hidden, width,
-    FP8: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr,
+    FP8: tl.constexpr, WHOLE_POWERS: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -80,7 +80,7 @@ def _backward(
     act, slope = _activation(gate, ACTIVATION)
     of_gate, of_up, value = of_hidden * up * slope, of_hidden * act, act * up
     if FP8:
-        own = tl.maximum(tl.load(bound + row) / E4M3_LARGEST, LEAST_SCALE)
+        own = scale_of(tl.load(bound + row), WHOLE_POWERS)
         if tl.program_id(1) == 0:
             tl.store(scale + row, own)
         gate_factor = tl.load(factor + column, mask=inside, other=0.0)
@@ -100,7 +100,7 @@ def _operand(rows: int, columns: int, like: Tensor, fp8: bool) -> Operand:
     return Operand(values, torch.empty(rows, 1, device=like.device, dtype=torch.float32))
 
 
-def gated_forward_on_gpu(gate_up: Tensor, activation: str, *, fp8: bool) -> tuple[Operand, Tensor]:
+def gated_forward_on_gpu(gate_up: Tensor, activation: str, *, fp8: bool, whole_powers: bool) -> tuple[Operand, Tensor]:
     """See :func:`adaptft.kernels.gated.gated_forward`."""
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     hidden = _operand(rows, width, gate_up, fp8)
@@ -109,13 +109,13 @@ def gated_forward_on_gpu(gate_up: Tensor, activation: str, *, fp8: bool) -> tupl
     rest = triton.next_power_of_2(width - span)
     warps = min(max(span // 512, 4), WARPS)
     _forward[(rows,)](
-        gate_up, *hidden, steepest, width, fp8, activation, span, rest, num_warps=warps
+        gate_up, *hidden, steepest, width, fp8, whole_powers, activation, span, rest, num_warps=warps
     )  # fmt: skip
     return hidden, steepest
 
 
 def gated_backward_on_gpu(
-    gradient: Tensor, gate_up: Tensor, activation: str, ranges: Ranges | None
+    gradient: Tensor, gate_up: Tensor, activation: str, ranges: Ranges | None, *, whole_powers: bool
 ) -> tuple[Operand, Operand]:
     """See :func:`adaptft.kernels.gated.gated_backward`."""
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
@@ -127,6 +127,6 @@ def gated_backward_on_gpu(
         bound = ranges.largest * ranges.steepest * factor.amax()
     _backward[(rows, triton.cdiv(width, BLOCK))](
         gradient, gate_up, factor, bound, hidden_scale, *both, hidden.values, width,
-        fp8, activation, BLOCK, num_warps=BACKWARD_WARPS,
+        fp8, whole_powers, activation, BLOCK, num_warps=BACKWARD_WARPS,
     )  # fmt: skip
     return both, Operand(hidden.values, hidden_scale)

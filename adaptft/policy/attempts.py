@@ -14,7 +14,7 @@ from adaptft.policy.methods import choose_train_types
 from adaptft.policy.precision import precision_candidates
 from adaptft.policy.search import candidates, suits
 from adaptft.policy.setting import Setting, settle, settle_larger_steps, settle_shared_rows
-from adaptft.policy.wishes import check_float8_package, has_bitsandbytes
+from adaptft.policy.wishes import has_bitsandbytes
 from adaptft.requests import TrainRequest, TrainType
 
 Kind = tuple[TrainType, bool | None]
@@ -117,10 +117,7 @@ def _precisions(setting: Setting, train_type: TrainType) -> tuple[Decision[Preci
     request = setting.request
     if train_type == "qlora" and setting.placement.value.is_sharded:
         request = replace(request, fp8=False)
-    found = precision_candidates(setting.gpu, setting.machine.cpu, setting.model, request, train_type)
-    if train_type == "full" and any(precision.value.compute == "fp8" for precision in found):
-        check_float8_package(setting.machine.software)
-    return found
+    return precision_candidates(setting.gpu, setting.machine.cpu, setting.model, request, train_type)
 
 
 def _optimizers(setting: Setting, train_type: TrainType, precision: Precision) -> tuple[str, ...]:

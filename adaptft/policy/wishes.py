@@ -21,7 +21,6 @@ POSITIVE = (
 PARTS = ("split_dataset_ratio", "warmup_ratio", "lora_dropout")
 SHORTEST_LENGTH = 2
 EIGHT_BIT_PACKAGE = "bitsandbytes"
-FLOAT8_PACKAGE = "torchao"
 
 
 def check_wishes(dataset: DatasetShape, request: TrainRequest, software: Software) -> None:
@@ -42,19 +41,6 @@ def check_wishes(dataset: DatasetShape, request: TrainRequest, software: Softwar
                 f"{purpose} needs the package {EIGHT_BIT_PACKAGE}, which is not installed.",
                 fix='Install it: pip install "adaptft[qlora]"',
             )
-
-
-def check_float8_package(software: Software) -> None:
-    """Refuse FP8 for whole models where the package that trains them so is missing.
-
-    Raises:
-        MissingPackage: torchao is not installed.
-    """
-    if FLOAT8_PACKAGE not in software.packages:
-        raise MissingPackage(
-            f"fp8 with train_type full needs the package {FLOAT8_PACKAGE}, which is not installed.",
-            fix='Install it: pip install "adaptft[fp8]"',
-        )
 
 
 def wants_4_bit(request: TrainRequest) -> bool:

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from adaptft.errors import TrainingError
-from adaptft.kernels.float8_training import convert_for_training
 from adaptft.kernels.frozen_linear import FrozenLinear, convert_nf4, convert_to_fp8, is_named
 from adaptft.kernels.fusing import fuse_adapted_layers, left_unfused
-from adaptft.plans import DTYPE_NAMES, FP8_ALIGNMENT, AdapterKernels, Batch, Decisions, Method
+from adaptft.kernels.fusing_whole import train_in_fp8
+from adaptft.plans import DTYPE_NAMES, AdapterKernels, Decisions, Method
 from adaptft.training import ranks
 
 
@@ -39,15 +39,12 @@ def prepare(model: Any, decisions: Decisions) -> Any:
     Raises:
         TrainingError: no linear layer of the model is one of the planned targets, a module to save is not there, or
             the base could not be stored, or the whole model not be trained in FP8, as planned.
-        MissingPackage: whole models train in FP8 through torchao, which is not installed.
     """
     method, kernels = decisions.method.value, decisions.adapters.value
     if method.train_type == "full":
         model.requires_grad_(True)
         if decisions.precision.value.compute == "fp8":
-            goes_to_gpu = decisions.placement.value.is_sharded and torch.cuda.is_available()
-            on_gpu = goes_to_gpu or next(model.parameters()).is_cuda
-            _train_in_fp8(model, method, decisions.batch.value, on_gpu=on_gpu)
+            _train_in_fp8(model, method)
         return model
     adapted = _add_adapters(model, method)
     _leave_inputs_alone(adapted)
@@ -75,11 +72,9 @@ def unfused(model: Any, kernels: AdapterKernels) -> str | None:
     )
 
 
-def _train_in_fp8(model: Any, method: Method, batch: Batch, *, on_gpu: bool) -> None:
+def _train_in_fp8(model: Any, method: Method) -> None:
     """What calls itself FP8 must be so in every layer but the skipped ones."""
-    # batches that are not packed are padded to more than the alignment
-    odd_tokens = batch.packing and batch.max_length % FP8_ALIGNMENT != 0
-    converted, meant = convert_for_training(model, method.skipped_modules, pad_tokens=odd_tokens, on_gpu=on_gpu)
+    converted, meant = train_in_fp8(model, method.skipped_modules)
     if converted < meant or not meant:
         raise TrainingError(
             f"The plan trains in FP8, and only {converted} of {meant} linear layers can.",

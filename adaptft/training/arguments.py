@@ -21,6 +21,9 @@ OPTIMIZERS: dict[str, tuple[str, str]] = {
 }
 
 
+ADAM_EPSILON = 1e-8
+
+
 def uses_gpu(plan: TrainPlan) -> bool:
     """True where the plan trains on GPUs; a plan for several ranks of a machine without any runs them on its CPU."""
     return plan.decisions.placement.value.strategy != "cpu" and bool(plan.machine.gpus)
@@ -32,6 +35,18 @@ def autocast_dtype(decisions: Decisions) -> Dtype:
     if method.train_type == "full" and precision.weights == precision.autocast:
         return "fp32"
     return precision.autocast
+
+
+def own_optimizer(plan: TrainPlan) -> tuple[type[Any], dict[str, Any]] | None:
+    """Class and arguments of an optimizer that transformers has no name for; None where it has."""
+    from adaptft.kernels.adamw import RoundedAdamW
+
+    decisions, optimizer = plan.decisions, plan.decisions.optimizer.value
+    is_rounded = decisions.method.value.train_type == "full" and decisions.precision.value.weights == "bf16"
+    if optimizer.name != "adamw" or not is_rounded:
+        return None
+    betas = (optimizer.adam_beta1, optimizer.adam_beta2)
+    return RoundedAdamW, {"lr": optimizer.learning_rate, "betas": betas, "eps": ADAM_EPSILON, "seed": plan.request.seed}
 
 
 def num_steps(plan: TrainPlan) -> int:

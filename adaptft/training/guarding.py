@@ -11,6 +11,11 @@ from torch import Tensor, nn
 from adaptft.kernels.frozen_linear import FrozenLinear
 
 
+def heeds_scalars(optimizer: Any) -> bool:
+    """True for optimizers that heed ``grad_scale`` and ``found_inf`` on the device, as for a gradient scaler."""
+    return getattr(optimizer, "_step_supports_amp_scaling", False) is True
+
+
 def guard_step(optimizer: Any, parameters: Sequence[nn.Parameter], norm: Tensor | float, loss: Tensor | None) -> None:
     """Make the next ``optimizer.step()`` change nothing where ``norm`` or ``loss`` is no number.
 
@@ -23,7 +28,7 @@ def guard_step(optimizer: Any, parameters: Sequence[nn.Parameter], norm: Tensor 
     """
     total = torch.as_tensor(norm) if loss is None else torch.as_tensor(norm) + loss * 0
     is_bad = ~torch.isfinite(total)
-    if is_bad.device.type == "cuda" and getattr(optimizer, "_step_supports_amp_scaling", False):
+    if is_bad.device.type == "cuda" and heeds_scalars(optimizer):
         optimizer.found_inf = is_bad.float()
         return
     if bool(is_bad):

@@ -24,7 +24,14 @@ class LoggedSteps:
     """Mixin over ``transformers.Trainer``; ``PlannedTrainer`` says what its attributes are."""
 
     def _clip_grad_norm(self: Any, model: nn.Module) -> Any:
-        return on_device(self.accelerator.clip_grad_norm_(self.trained, self.args.max_grad_norm))
+        """The norm before clipping; fused optimizers clip on their own way through the gradients."""
+        optimizer = self.optimizer.optimizer
+        if self.accelerator.scaler is not None or not guarding.heeds_scalars(optimizer):
+            return on_device(self.accelerator.clip_grad_norm_(self.trained, self.args.max_grad_norm))
+        found = [parameter.grad for parameter in self.trained if parameter.grad is not None]
+        norm: Tensor = on_device(nn.utils.get_total_norm(found))
+        optimizer.grad_scale = (norm.float() / self.args.max_grad_norm).clamp(min=1.0)
+        return norm
 
     def _get_grad_norm(self: Any, model: nn.Module, grad_norm: Any = None) -> Any:
         """The norm before clipping; the step that follows changes nothing where it is no number."""

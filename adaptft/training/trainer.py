@@ -21,6 +21,7 @@ from transformers.trainer_callback import PrinterCallback
 from adaptft.plans import TrainPlan
 from adaptft.training import interruption, recovery, sequences
 from adaptft.training.adapters import ParameterCount, count_parameters, trained_parameters
+from adaptft.training.arguments import own_optimizer
 from adaptft.training.batches import Collator, EpochLoader, MicroBatches, Rows, loader
 from adaptft.training.checkpointing import has_dropout
 from adaptft.training.identity import RunIdentity
@@ -236,8 +237,9 @@ class SupervisedTrainer(PlannedTrainer, Trainer):  # type: ignore[misc]
         decode: Callable[[list[int]], str] | None = None, callbacks: list[TrainerCallback] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
-            model=model, args=arguments, train_dataset=train_rows, eval_dataset=eval_rows, callbacks=callbacks
-        )
+            model=model, args=arguments, train_dataset=train_rows, eval_dataset=eval_rows, callbacks=callbacks,
+            optimizer_cls_and_kwargs=own_optimizer(plan),
+        )  # fmt: skip
         self.remove_callback(PrinterCallback)
         self.plan, self.collator, self.journal, self.decode = plan, collator, journal, decode
         self.trained, self.parameter_count = trained_parameters(model), count_parameters(model)

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from adaptft.kernels import gated, linear_cross_entropy, nf4, quantize, thin
+from adaptft.kernels.trained_linear import trained_linear
+from adaptft.kernels.trained_mlp import trained_mlp
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 
@@ -66,6 +68,50 @@ def test_fp8_weights_are_transposed_bit_for_bit(rows, columns):
     got = quantize.transpose_fp8(weight)
     assert got.is_contiguous()
     assert torch.equal(got.view(torch.uint8), weight.view(torch.uint8).t())
+
+
+def test_scales_are_powers_of_two_where_asked_for():
+    x = normal(300, 3584) * torch.logspace(-3, 3, 300, device=DEVICE).unsqueeze(1)
+    got, tight = quantize.quantize_rows(x, whole_powers=True), quantize.quantize_rows(x)
+    assert (got.scale.frexp().mantissa == 0.5).all()
+    assert ((tight.scale <= got.scale) & (got.scale < 2 * tight.scale)).all()
+    assert error(exact(got), x) < FP8
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(300, 500), (128, 128), (1, 17), (129, 2500)])
+def test_scales_move_into_values_while_they_are_transposed(rows, columns):
+    values, scale = quantize.quantize_rows(normal(rows, columns), whole_powers=True)
+    by_row = scale / scale.amax()
+    got = quantize.rescale_transposed(values, by_row)
+    assert got.is_contiguous()
+    assert torch.equal(got.float(), (values.float() * by_row).t().to(torch.float8_e4m3fn).float())
+
+
+@pytest.mark.parametrize("tokens", [512, 300], ids=["aligned", "any number"])
+def test_trained_layers_that_share_an_input(tokens):
+    x, weights, upstream = normal(tokens, 1024), [normal(n, 1024) / 32 for n in (512, 256)], normal(tokens, 768)
+    inputs = [tensor.requires_grad_() for tensor in (x, *weights)]
+    y = trained_linear(inputs[0], inputs[1:])[0]
+    gradients = torch.autograd.grad(y, inputs, upstream)
+    wide = [tensor.detach().double().cpu().requires_grad_() for tensor in inputs]
+    expected = wide[0] @ torch.cat(wide[1:]).t()
+    found = zip((y, *gradients), (expected, *torch.autograd.grad(expected, wide, upstream.double().cpu())), strict=True)
+    for got, want in found:
+        assert error(got.detach(), want.detach()) < 2 * FP8
+
+
+@pytest.mark.parametrize("tokens", [512, 300], ids=["aligned", "any number"])
+def test_a_trained_mlp(tokens):
+    x, upstream = normal(tokens, 1024), normal(tokens, 1024)
+    weights = [normal(*shape) * shape[1] ** -0.5 for shape in ((2560, 1024), (2560, 1024), (1024, 2560))]
+    inputs = [tensor.requires_grad_() for tensor in (x, *weights)]
+    y = trained_mlp(*inputs, "silu")[0]
+    gradients = torch.autograd.grad(y, inputs, upstream)
+    wide, gate, up, down = exact_inputs = [tensor.detach().double().cpu().requires_grad_() for tensor in inputs]
+    expected = (torch.nn.functional.silu(wide @ gate.t()) * (wide @ up.t())) @ down.t()
+    wanted = torch.autograd.grad(expected, exact_inputs, upstream.double().cpu())
+    for got, want in zip((y, *gradients), (expected, *wanted), strict=True):
+        assert error(got.detach(), want.detach()) < 3 * FP8
 
 
 @pytest.mark.parametrize("transposed", [False, True], ids=["as it lies", "transposed"])

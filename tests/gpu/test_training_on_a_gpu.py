@@ -77,8 +77,6 @@ def test_the_loss_begins_where_fp32_does_and_falls(
     way: str, exact: float, tiny_qwen2: Path, rows: Path, tmp_path: Path
 ) -> None:
     wishes, distance = WAYS[way]
-    if wishes.get("fp8") and wishes["train_type"] == "full":
-        pytest.importorskip("torchao")
     report = train(tiny_qwen2, rows, tmp_path / "run", **wishes)
     losses = [step.loss for step in report.steps]
     if wishes.get("packing") is not False:  # other rows stand in a step of padded rows

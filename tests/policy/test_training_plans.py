@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from policy_machines import ALPACA, CPU, QWEN_05B, QWEN_7B, QWEN_32B, busy, machine
 
-from adaptft.errors import MachineError, MissingPackage, RequestError
+from adaptft.errors import MachineError, RequestError
 from adaptft.facts import DatasetShape, ModelShape, UnsupportedAccelerator
 from adaptft.plans import TrainPlan
 from adaptft.policy import plan_training
@@ -49,22 +49,19 @@ def test_a_small_model_does_not_take_fp8_on_hopper_and_the_plan_says_why():
     ]
 
 
-def test_whole_models_train_in_fp8_where_it_is_asked_for_and_torchao_is_there():
+def test_whole_models_train_in_fp8_where_it_is_asked_for():
     wishes = TrainRequest(model="m", train_type="full", fp8=True, torch_dtype="bfloat16")
-    with pytest.raises(MissingPackage, match="fp8 with train_type full needs the package torchao"):
-        plan_training(machine("h200"), QWEN_7B, ALPACA, wishes)
-    equipped = machine("h200", packages={"triton": "3.6.0", "torchao": "0.18.0"})
-    decisions = plan_training(equipped, QWEN_7B, ALPACA, wishes).decisions
+    decisions = plan_training(machine("h200"), QWEN_7B, ALPACA, wishes).decisions
     assert (decisions.precision.value.compute, decisions.precision.value.weights) == ("fp8", "bf16")
     assert "FP8 asked for: all three matmuls of each layer" in decisions.precision.reason
     assert (decisions.method.value.base_storage, decisions.method.value.skipped_modules) == ("bf16", ("lm_head",))
-    left = plan_training(equipped, QWEN_7B, ALPACA, replace(wishes, fp8=None))
+    left = plan_training(machine("h200"), QWEN_7B, ALPACA, replace(wishes, fp8=None))
     assert left.decisions.precision.value.compute == "bf16"
     assert any(r.option == "FP8" and "the loss of SmolLM2-135M 2.4 % higher" in r.reason for r in left.rejected)
 
 
 def test_whole_models_in_fp8_need_less_memory_and_time_than_in_bf16():
-    equipped = machine("h200", packages={"triton": "3.6.0", "torchao": "0.18.0"})
+    equipped = machine("h200", packages={"triton": "3.6.0"})
     size = {"per_device_train_batch_size": 4, "global_batch_size": 4, "max_length": 2048, "packing": True}
     wishes = TrainRequest(model="m", train_type="full", torch_dtype="bfloat16", gradient_checkpointing=False, **size)
     rows = DatasetShape(num_rows=256, num_tokens=1 << 19, num_trained_tokens=1 << 19, longest_row_tokens=2048)
