@@ -58,7 +58,8 @@ def start(words: list[str], log: Path, prepare: Callable[[], None] | None = None
         return child
     status = 70
     try:
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        # a log of this child alone: those of many would come to a size that the fault `file_limit` forbids
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -23,9 +23,11 @@ MOST_BYTES = 96 << 20
 fills. What is asked for again moves over, so words that are common stay."""
 _BYTES_PER_WORD = 160
 """Of a word and its ids as Python objects, beside the characters."""
-_BOUNDARY = re.compile(r"(?<=[\w!-~])(?= )")
-"""Between a character that is not white space, whoever defines that, and a space."""
-_WORD = re.compile(r".[^ ]*(?:(?<![\w!-~]) [^ ]*)*", re.DOTALL)
+_SOLID = r"[\w!-~]"
+"""A character that is not white space, whoever defines that."""
+_BOUNDARY = re.compile(rf"(?<={_SOLID})(?= )")
+"""Between such a character and a space."""
+_WORD = re.compile(rf".[^ ]*(?:(?<!{_SOLID}) [^ ]*)*", re.DOTALL)
 """From one boundary to the next: what splitting there gives, in half the time."""
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"|\s*[\r\n]+|\s+(?!\S)|\s+"

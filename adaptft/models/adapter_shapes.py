@@ -115,7 +115,7 @@ def stored_shapes(folder: Path) -> tuple[dict[str, tuple[int, int]], int]:
     ins = {key.split(".")[-3]: size[1] for key, size in sizes.items() if key.endswith(".lora_A.weight")}
     outs = {key.split(".")[-3]: size[0] for key, size in sizes.items() if key.endswith(".lora_B.weight")}
     ranks = [size[0] for key, size in sizes.items() if key.endswith(".lora_A.weight")]
-    return {layer: (ins[layer], outs[layer]) for layer in ins.keys() & outs.keys()}, max(ranks, default=0)
+    return {layer: (ins[layer], outs[layer]) for layer in sorted(ins.keys() & outs.keys())}, max(ranks, default=0)
 
 
 def _special_features(config: dict[str, Any]) -> tuple[str, ...]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from local_servers import in_a_thread
 
 openai = pytest.importorskip("openai", reason="asking an endpoint needs the extra [serve]")
-uvicorn = pytest.importorskip("uvicorn", reason="the transformers engine needs the extra [serve]")
+pytest.importorskip("uvicorn", reason="the transformers engine needs the extra [serve]")
 
 from adaptft.models import load_tokenizer  # noqa: E402
 from adaptft.serving.named_models import NamedModel  # noqa: E402
@@ -76,17 +75,8 @@ def client(tiny_qwen2: Path) -> Iterator[Any]:
         )
         for name, text in said.items()
     }  # fmt: skip
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(build_app(models, None), port=port, log_level="error"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.05)
-    yield openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=60)
-    server.should_exit = True
-    thread.join(timeout=30)
+    with in_a_thread(build_app(models, None)) as url:
+        yield openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60)
 
 
 def ask(client: Any, model: str, **options: Any) -> Any:

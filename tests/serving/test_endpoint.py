@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from local_servers import free_port
 
 from adaptft.errors import MissingPackage, ServeError
 from adaptft.plans import ServePlan
@@ -27,10 +28,7 @@ SERVER = str(Path(__file__).with_name("small_server.py"))
 
 @pytest.fixture
 def plan(serve_plan: ServePlan) -> ServePlan:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return replace(serve_plan, request=ServeRequest(model="m", port=port), served_model_name="m")
+    return replace(serve_plan, request=ServeRequest(model="m", port=free_port()), served_model_name="m")
 
 
 def command(plan: ServePlan, *options: str, name: str = "m") -> list[str]:

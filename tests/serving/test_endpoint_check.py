@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import uvicorn
 from adapters_factory import artifact_of, random_adapter
+from local_servers import in_a_thread
 
 from adaptft import data
 from adaptft.artifacts import write_artifact
@@ -42,20 +39,8 @@ def served(folder: Path, *more: str, api_key: str | None = None) -> Iterator[str
     """adaptft's own server over ``folder`` under the name m, in a thread."""
     words = ["--model", folder, "--served-model-name", "m", "--device", "cpu", "--dtype", "float32"]
     options = parse_options([str(word) for word in (*words, "--max-model-len", "1024", *more)])
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    app = build_app(load_models(options), api_key)
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="critical"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    try:
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        server.should_exit = True
-        thread.join()
+    with in_a_thread(build_app(load_models(options), api_key)) as url:
+        yield url
 
 
 def plan_of(model: Path, **options: object) -> ServePlan:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from local_servers import in_a_thread
 
 openai = pytest.importorskip("openai", reason="asking an endpoint needs the extra [serve]")
-uvicorn = pytest.importorskip("uvicorn", reason="the transformers engine needs the extra [serve]")
+pytest.importorskip("uvicorn", reason="the transformers engine needs the extra [serve]")
 
 KEY, LONGEST = "s3cret", 512
 SAMPLED = {"temperature": 1, "seed": 5}
@@ -30,18 +28,8 @@ def url(tiny_qwen2: Path, tiny_llama: Path) -> Iterator[str]:
     for name, folder in {"qwen": tiny_qwen2, "llama": tiny_llama}.items():
         words = ["--model", str(folder), "--served-model-name", name, "--device", "cpu", "--dtype", "float32"]
         models |= load_models(parse_options([*words, "--max-model-len", str(LONGEST)]))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(build_app(models, KEY), port=port, log_level="error"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.05)
-    yield f"http://127.0.0.1:{port}/v1"
-    server.should_exit = True
-    thread.join(timeout=30)
+    with in_a_thread(build_app(models, KEY)) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from adapters_factory import random_adapter
+from local_servers import free_port
 
 from adaptft.models import load_for_inference
 
@@ -39,12 +39,6 @@ class Running:
     def ask(self, model: str, key: str = "none", **options: object):
         options = {"max_tokens": 8, "temperature": 0, "messages": QUESTION, **options}
         return self.client(key).chat.completions.create(model=model, **options)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

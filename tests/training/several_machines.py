@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -25,12 +24,6 @@ from adaptft.training import train
 plan = read_json(TrainPlan, Path(sys.argv[1]), error=TrainingError, what="plan", fix="")
 sys.exit(run(lambda: print(dumps(train(plan, Path(sys.argv[2]))))))
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class OneOfSeveral:

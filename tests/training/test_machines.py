@@ -8,7 +8,8 @@ import signal
 import subprocess
 
 import pytest
-from several_machines import free_port, start, until
+from local_servers import free_port
+from several_machines import start, until
 from training_plans import a_plan
 
 from adaptft.plans import Placement

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from several_machines import free_port
+from local_servers import free_port
 from test_identity import IDENTITY
 from training_plans import a_plan
 
