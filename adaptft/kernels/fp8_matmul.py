@@ -23,7 +23,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from adaptft.kernels.quantize import Operand, quantize_rows, rescale_transposed, transpose_fp8
+from adaptft.kernels.quantize import (
+    Operand,
+    empty_operand,
+    quantize_rows,
+    quantize_rows_into,
+    rescale_transposed,
+    transpose_fp8,
+)
 from adaptft.plans import FP8_ALIGNMENT
 
 
@@ -45,11 +52,12 @@ def fp8_matmul(
 
 def quantize_weights(weights: Sequence[Tensor]) -> Operand:
     """The weights of layers that share an input, one under the other: (N, K) e4m3 and (N, 1)."""
-    parts = [quantize_rows(weight, whole_powers=True) for weight in weights]
-    if len(parts) == 1:
-        return parts[0]
-    values, scales = zip(*parts, strict=True)
-    return Operand(torch.cat([value.view(torch.uint8) for value in values]).view(values[0].dtype), torch.cat(scales))
+    rows = [len(weight) for weight in weights]
+    whole = empty_operand(sum(rows), weights[0].shape[1], weights[0].device)
+    parts = zip(torch.split(whole.values, rows), torch.split(whole.fp8_scale, rows), weights, strict=True)
+    for values, scale, weight in parts:
+        quantize_rows_into(Operand(values, scale), weight, whole_powers=True)
+    return whole
 
 
 def quantize_gradient(gradient: Tensor, weight: Operand) -> Operand:

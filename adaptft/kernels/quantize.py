@@ -38,12 +38,31 @@ def quantize_rows(x: Tensor, column_factor: Tensor | None = None, *, whole_power
         whole_powers: scales are powers of two, so that other such scales can be multiplied into the values later on
             without a second rounding (:func:`rescale_transposed`).
     """
+    rows, columns = x.shape
+    out = empty_operand(rows, columns, x.device)
+    quantize_rows_into(out, x, column_factor, whole_powers=whole_powers)
+    return out
+
+
+def quantize_rows_into(
+    out: Operand, x: Tensor, column_factor: Tensor | None = None, *, whole_powers: bool = False
+) -> None:
+    """The same, written to ``out``, whose rows may be some of a larger operand's."""
     if x.is_cuda:
         from adaptft.kernels.triton_fp8 import quantize_rows_on_gpu
 
-        return quantize_rows_on_gpu(x, column_factor, whole_powers=whole_powers)
+        quantize_rows_on_gpu(out, x, column_factor, whole_powers=whole_powers)
+        return
     values = x.float() if column_factor is None else x.float() * column_factor
-    return quantize_by(values, values.abs().amax(dim=1, keepdim=True), whole_powers=whole_powers)
+    quantized = quantize_by(values, values.abs().amax(dim=1, keepdim=True), whole_powers=whole_powers)
+    out.values.copy_(quantized.values)
+    out.fp8_scale.copy_(quantized.fp8_scale)
+
+
+def empty_operand(rows: int, columns: int, device: torch.device) -> Operand:
+    """One to be filled, in e4m3."""
+    values = torch.empty(rows, columns, device=device, dtype=torch.float8_e4m3fn)
+    return Operand(values, torch.empty(rows, 1, device=device, dtype=torch.float32))
 
 
 def quantize_by(values: Tensor, largest: Tensor, *, whole_powers: bool = False) -> Operand:

@@ -13,6 +13,8 @@ E4M3_LARGEST = tl.constexpr(E4M3_MAX)
 LEAST_SCALE = tl.constexpr(SMALLEST_SCALE)
 MANTISSA = tl.constexpr(MANTISSA_BITS)
 TILE = 128
+MOST_BY_4_WARPS = 32768
+"""Values of a row; more of them do not fit their registers."""
 
 
 @triton.jit
@@ -37,22 +39,20 @@ def _quantize_row(
         values *= tl.load(factor + column, mask=inside, other=0.0)
     own = scale_of(tl.max(tl.abs(values), 0), WHOLE_POWERS)
     tl.store(scale + row, own)
-    tl.store(out + row * columns + column, (values / own).to(tl.float8e4nv), mask=inside)
+    inverse = 1.0 / own  # dividing each value takes several instructions
+    tl.store(out + row * columns + column, (values * inverse).to(tl.float8e4nv), mask=inside)
 
 
-def quantize_rows_on_gpu(x: Tensor, column_factor: Tensor | None, *, whole_powers: bool) -> Operand:
-    """See :func:`adaptft.kernels.quantize.quantize_rows`; a program holds a whole row in its registers."""
+def quantize_rows_on_gpu(out: Operand, x: Tensor, column_factor: Tensor | None, *, whole_powers: bool) -> None:
+    """See :func:`adaptft.kernels.quantize.quantize_rows_into`; a program holds a whole row in its registers."""
     x = x if x.stride(-1) == 1 else x.contiguous()
     rows, columns = x.shape
-    out = torch.empty(rows, columns, device=x.device, dtype=torch.float8_e4m3fn)
-    scale = torch.empty(rows, 1, device=x.device, dtype=torch.float32)
     block = triton.next_power_of_2(columns)
-    warps = min(max(block // 1024, 1), 16)
+    warps = 4 if block <= MOST_BY_4_WARPS else 16
     has_factor = column_factor is not None
     _quantize_row[(rows,)](
-        x, column_factor, out, scale, columns, x.stride(0), has_factor, whole_powers, block, num_warps=warps
+        x, column_factor, *out, columns, x.stride(0), has_factor, whole_powers, block, num_warps=warps
     )
-    return Operand(out, scale)
 
 
 @triton.jit

@@ -13,10 +13,11 @@ import triton.language as tl
 from torch import Tensor
 
 from adaptft.kernels.gated import Ranges
-from adaptft.kernels.quantize import Operand
+from adaptft.kernels.quantize import Operand, empty_operand
 from adaptft.kernels.triton_fp8 import scale_of
 
-WARPS = 32
+FORWARD_VALUES = 1024
+"""Of a span, that a warp takes: 16 warps at 18944 columns, which take 0.24 ms on an H200 where 8 or 32 take 0.4."""
 BLOCK, BACKWARD_WARPS = 2048, 8
 
 
@@ -96,8 +97,7 @@ def _backward(
 def _operand(rows: int, columns: int, like: Tensor, fp8: bool) -> Operand:
     if not fp8:
         return Operand(like.new_empty(rows, columns), None)
-    values = torch.empty(rows, columns, device=like.device, dtype=torch.float8_e4m3fn)
-    return Operand(values, torch.empty(rows, 1, device=like.device, dtype=torch.float32))
+    return empty_operand(rows, columns, like.device)
 
 
 def gated_forward_on_gpu(gate_up: Tensor, activation: str, *, fp8: bool, whole_powers: bool) -> tuple[Operand, Tensor]:
@@ -107,7 +107,7 @@ def gated_forward_on_gpu(gate_up: Tensor, activation: str, *, fp8: bool, whole_p
     steepest = torch.empty(rows if fp8 else 0, 1, device=gate_up.device, dtype=torch.float32)
     span = triton.next_power_of_2(width) // 2
     rest = triton.next_power_of_2(width - span)
-    warps = min(max(span // 512, 4), WARPS)
+    warps = min(max(span // FORWARD_VALUES, 4), 32)
     _forward[(rows,)](
         gate_up, *hidden, steepest, width, fp8, whole_powers, activation, span, rest, num_warps=warps
     )  # fmt: skip
