@@ -7,7 +7,7 @@ spares the compiler bitsandbytes' own module, which breaks the graph at every la
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from adaptft.kernels import frozen_weights, nf4
 from adaptft.kernels.frozen_weights import Frozen, as_operand
 from adaptft.kernels.quantize import quantize_rows, transpose_fp8
+from adaptft.kernels.rounding import Inputs, quantize_rows_for
 from adaptft.plans import FP8_ALIGNMENT
 
 
@@ -181,15 +182,21 @@ def is_named(name: str, endings: Iterable[str]) -> bool:
 
 
 def convert_to_fp8(
-    model: nn.Module, skipped: Iterable[str] = (), *, transposed_copy: bool = True, has_weights: bool = True
+    model: nn.Module,
+    skipped: Iterable[str] = (),
+    *,
+    transposed_copy: bool = True,
+    has_weights: bool = True,
+    inputs: Mapping[nn.Module, Inputs] | None = None,
 ) -> int:
     """Replace every frozen ``nn.Linear`` by its FP8 form, in place; -> how many.
 
     Adapters keep their own linears, since those are trained. ``skipped`` are names that stay in 16 bit
     (the head, routers); PEFT keeps the original of an adapted layer as ``NAME.base_layer``. Without ``has_weights``
-    only memory is reserved, for what another rank sends.
+    only memory is reserved, for what another rank sends. ``inputs`` are what layers get; the weights of others are
+    rounded to the nearest.
     """
-    skipped = tuple(skipped)
+    skipped, inputs = tuple(skipped), inputs or {}
     names = [
         name
         for name, module in model.named_modules()
@@ -199,14 +206,16 @@ def convert_to_fp8(
         and not is_named(name.removesuffix(".base_layer"), skipped)
     ]
     for name in names:
-        model.set_submodule(name, to_fp8(model.get_submodule(name), transposed_copy, has_weights))
+        linear = model.get_submodule(name)
+        model.set_submodule(name, to_fp8(linear, transposed_copy, has_weights, inputs.get(linear)))
     return len(names)
 
 
-def to_fp8(linear: Any, transposed_copy: bool, has_weights: bool = True) -> FrozenLinear:
-    """The FP8 form of a linear layer; without ``has_weights`` only the memory for it."""
+def to_fp8(linear: Any, transposed_copy: bool, has_weights: bool = True, inputs: Inputs | None = None) -> FrozenLinear:
+    """The FP8 form of a linear layer, rounded for its ``inputs``; without ``has_weights`` only the memory for it."""
     if has_weights:
-        quantized, scale = quantize_rows(linear.weight.detach())
+        weight = linear.weight.detach()
+        quantized, scale = quantize_rows(weight) if inputs is None else quantize_rows_for(weight, inputs)
         assert scale is not None
         tensors = [quantized, scale.t().contiguous(), *([transpose_fp8(quantized)] if transposed_copy else [])]
     else:

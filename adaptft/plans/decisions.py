@@ -209,6 +209,8 @@ class AdapterKernels:
     """FP8 weights are kept a second time, transposed, rather than transposed in each backward pass."""
     mlp_tile_tokens: int = 0
     """MLPs take so many tokens at a time and keep nothing but their input; 0: all at once."""
+    calibration_tokens: int = 0
+    """FP8 weights are rounded by what so many tokens of the data put into their layers; 0: each to the nearest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from adaptft.errors import TrainingError
 from adaptft.kernels.frozen_linear import FrozenLinear, convert_nf4, convert_to_fp8, is_named
 from adaptft.kernels.fusing import fuse_adapted_layers, left_unfused
 from adaptft.kernels.fusing_whole import train_in_fp8
+from adaptft.kernels.rounding import Inputs
 from adaptft.plans import DTYPE_NAMES, AdapterKernels, Decisions, Method
 from adaptft.training import ranks
 
@@ -30,11 +32,14 @@ class ParameterCount:
         return self.trained / max(self.total, 1)
 
 
-def prepare(model: Any, decisions: Decisions) -> Any:
+def prepare(model: Any, decisions: Decisions, inputs: Mapping[nn.Module, Inputs] | None = None) -> Any:
     """Make ``model`` trainable by the planned method: all of it, or adapters in fp32 on a frozen base.
 
     Frozen FP8 and NF4 bases are swapped for our kernels, and adapted layers fused, after the adapters are on, so that
     PEFT sees the layers it knows.
+
+    Args:
+        inputs: what the layers of ``model`` get, for which an FP8 base is rounded.
 
     Raises:
         TrainingError: no linear layer of the model is one of the planned targets, a module to save is not there, or
@@ -53,7 +58,8 @@ def prepare(model: Any, decisions: Decisions) -> Any:
         _keep_packing(adapted)
     else:
         fp8 = decisions.precision.value.compute == "fp8"
-        _swap_frozen_linears(adapted, method, kernels, fp8=fp8, has_weights=ranks.has_weights(decisions))
+        has_weights = ranks.has_weights(decisions)
+        _swap_frozen_linears(adapted, method, kernels, fp8=fp8, has_weights=has_weights, inputs=inputs)
     if is_sharded:
         _make_shardable(adapted, getattr(torch, DTYPE_NAMES[decisions.precision.value.autocast]))
     if kernels.fused:
@@ -152,13 +158,25 @@ def _keep_packing(model: Any) -> None:
             module.support_avx512bf16_for_cpu = False
 
 
-def _swap_frozen_linears(model: Any, method: Method, kernels: AdapterKernels, *, fp8: bool, has_weights: bool) -> None:
+def _swap_frozen_linears(
+    model: Any,
+    method: Method,
+    kernels: AdapterKernels,
+    *,
+    fp8: bool,
+    has_weights: bool,
+    inputs: Mapping[nn.Module, Inputs] | None,
+) -> None:
     """Put our kernels under the adapters; what calls itself FP8 or NF4 must be so in every adapted layer."""
     if method.base_storage not in ("fp8", "nf4"):
         return
     if method.base_storage == "fp8":
         converted = convert_to_fp8(
-            model, method.skipped_modules, transposed_copy=kernels.transposed_copy, has_weights=has_weights
+            model,
+            method.skipped_modules,
+            transposed_copy=kernels.transposed_copy,
+            has_weights=has_weights,
+            inputs=inputs,
         )
     else:
         converted = convert_nf4(model, fp8=fp8)

@@ -12,9 +12,9 @@ from adaptft.errors import TrainingError
 from adaptft.models.continuing import fill_adapter
 from adaptft.models.planned import load_for_training
 from adaptft.plans import DTYPE_NAMES, TrainPlan
-from adaptft.training import adapters, checking, checkpointing, losses, numerics, ranks
+from adaptft.training import adapters, calibration, checking, checkpointing, losses, numerics, ranks
 from adaptft.training.arguments import training_arguments
-from adaptft.training.batches import Collator, Form
+from adaptft.training.batches import Collator, Form, Rows
 from adaptft.training.identification import identify
 from adaptft.training.incidents import Journal
 from adaptft.training.inspection import tokenizer_of
@@ -47,7 +47,7 @@ def build_trainer(
     if plan.decisions.placement.value.num_ranks == 1:
         arguments._n_gpu = min(arguments.n_gpu, 1)  # transformers would wrap nn.DataParallel over all it sees
     journal = journal or Journal(is_told=arguments.should_save)
-    model = build_model(plan, model_path)
+    model = build_model(plan, model_path, rows.training)
     if said := adapters.unfused(model, plan.decisions.adapters.value):
         journal.add_once("not_fused", 0, said)
     return SupervisedTrainer(
@@ -64,20 +64,26 @@ def build_trainer(
     )
 
 
-def build_model(plan: TrainPlan, path: Path) -> Any:
-    """The model of ``plan``: loaded, adapted, with the planned loss, recomputing and compiled layers."""
+def build_model(plan: TrainPlan, path: Path, rows: Rows) -> Any:
+    """The model of ``plan``: loaded, adapted, with the planned loss, recomputing and compiled layers.
+
+    Args:
+        rows: what it is to be trained on, which an FP8 base is rounded for.
+    """
     numerics.set_seed(plan.request.seed)  # adapters start at random: the same plan starts from the same ones
-    return prepare_model(plan, load_for_training(plan, path, has_weights=ranks.has_weights(plan.decisions)))
+    return prepare_model(plan, load_for_training(plan, path, has_weights=ranks.has_weights(plan.decisions)), rows)
 
 
-def prepare_model(plan: TrainPlan, base: Any) -> Any:
+def prepare_model(plan: TrainPlan, base: Any, rows: Rows) -> Any:
     """A loaded ``base``, made into what ``plan`` trains: adapters, loss, recomputing and compiled layers."""
     decisions = plan.decisions
-    model = adapters.prepare(base, decisions)
+    inputs = calibration.inputs_of_layers(base, rows, decisions.adapters.value.calibration_tokens)
+    model = adapters.prepare(base, decisions, inputs)
     if plan.request.adapters is not None:
         fill_adapter(model, Path(plan.request.adapters), Path(plan.request.model), error=TrainingError)
     base = adapters.causal_lm(model)
-    losses.install_loss(base, decisions.loss.value, getattr(torch, DTYPE_NAMES[decisions.precision.value.autocast]))
+    dtype = getattr(torch, DTYPE_NAMES[decisions.precision.value.autocast])
+    losses.install_loss(base, decisions.loss.value, dtype, inputs.get(base.get_output_embeddings()))
     if not decisions.placement.value.is_sharded:  # else the shards are checked, once they are made
         checking.check_planned_loss(plan, base)
     checkpointing.apply_checkpointing(base, decisions.checkpointing.value, has_dropout=checkpointing.has_dropout(model))

@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from adaptft.errors import TrainingError
 from adaptft.kernels.frozen_linear import fits_fp8, to_fp8
 from adaptft.kernels.linear_cross_entropy import IGNORED, chunked_cross_entropy
+from adaptft.kernels.rounding import Inputs
 from adaptft.plans import LossKernel
 
 # transformers' names for a constant on the logits: (attribute of the config, exponent)
@@ -26,7 +27,7 @@ AGREEMENT = 0.02
 """Largest relative difference between two 16-bit computations of the same loss."""
 
 
-def install_loss(model: Any, kernel: LossKernel, compute_dtype: torch.dtype) -> None:
+def install_loss(model: Any, kernel: LossKernel, compute_dtype: torch.dtype, head_inputs: Inputs | None = None) -> None:
     """Make ``model(input_ids=..., labels=..., ...)`` return ``{"loss": sum}`` by the planned kernel.
 
     With ``by_logits=True`` it is the loss of the model's own logits.
@@ -34,6 +35,7 @@ def install_loss(model: Any, kernel: LossKernel, compute_dtype: torch.dtype) -> 
     Args:
         model: the causal language model itself, below PEFT.
         compute_dtype: the type in which the head's matmul runs.
+        head_inputs: what the head gets, for which its FP8 form is rounded.
     """
 
     planned = _chunked_loss if kernel.kernel == "chunked" else _full_loss
@@ -45,10 +47,12 @@ def install_loss(model: Any, kernel: LossKernel, compute_dtype: torch.dtype) -> 
     model.forward = MethodType(forward, model)
     if kernel.kernel == "chunked":
         softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
-        _give_loss(_trained_head(model), kernel, softcap, compute_dtype)
+        _give_loss(_trained_head(model), kernel, softcap, compute_dtype, head_inputs)
 
 
-def _give_loss(head: Any, kernel: LossKernel, softcap: float | None, compute_dtype: torch.dtype) -> None:
+def _give_loss(
+    head: Any, kernel: LossKernel, softcap: float | None, compute_dtype: torch.dtype, inputs: Inputs | None
+) -> None:
     """Make ``head(hidden, labels=...)`` the summed loss; without labels it stays the head.
 
     Raises:
@@ -57,7 +61,7 @@ def _give_loss(head: Any, kernel: LossKernel, softcap: float | None, compute_dty
     plain = head.forward
     if kernel.fp8:
         _require_fp8(head)
-        head.in_fp8 = to_fp8(head, transposed_copy=True)
+        head.in_fp8 = to_fp8(head, transposed_copy=True, inputs=inputs)
 
     def forward(self: Any, hidden: Tensor, *, labels: Tensor | None = None) -> Tensor:
         if labels is None:

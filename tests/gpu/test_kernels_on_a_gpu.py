@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from adaptft.kernels import gated, linear_cross_entropy, nf4, quantize, thin
+from adaptft.kernels import gated, linear_cross_entropy, nf4, quantize, rounding, thin
 from adaptft.kernels.trained_linear import trained_linear
 from adaptft.kernels.trained_mlp import trained_mlp
 
@@ -85,6 +85,22 @@ def test_scales_move_into_values_while_they_are_transposed(rows, columns):
     got = quantize.rescale_transposed(values, by_row)
     assert got.is_contiguous()
     assert torch.equal(got.float(), (values.float() * by_row).t().to(torch.float8_e4m3fn).float())
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(300, 500), (64, 1536), (129, 48)])
+def test_weights_are_rounded_for_their_inputs(rows, columns):
+    weight = normal(rows, columns)
+    inputs = rounding.Inputs(3 * torch.randn(columns), torch.rand(columns) + 0.1)
+    there = rounding.Inputs(*(part.to(DEVICE) for part in inputs))
+    got, expected = rounding.quantize_rows_for(weight, there), rounding.quantize_rows_for(weight.cpu(), inputs)
+    assert error(got.scale, expected.scale) < 1e-6
+    costs = []
+    for operand in (got, expected, quantize.quantize_rows(weight)):
+        off = exact(operand) - weight.double().cpu()
+        costs.append(off.square() @ inputs.variance.double() + (off @ inputs.mean.double()).square())
+    # a difference in the last bit changes what follows, and not how good it is
+    assert float(costs[0].mean()) == pytest.approx(float(costs[1].mean()), rel=0.1)
+    assert float(costs[0].mean()) < 0.5 * float(costs[2].mean())
 
 
 @pytest.mark.parametrize("tokens", [512, 300], ids=["aligned", "any number"])

@@ -10,6 +10,7 @@ from training_plans import a_plan, a_trainer, losses, packs
 from adaptft import plans
 from adaptft.errors import TrainingError
 from adaptft.training.assembly import build_model
+from adaptft.training.batches import Rows
 
 PACKS = packs([[20 + i % 7, 30 - i % 11] for i in range(10)])
 WHOLE = plans.Method(train_type="full", base_storage="bf16", skipped_modules=("lm_head",))
@@ -28,7 +29,7 @@ def _run(plan, folder, resume=None):
 
 
 def test_every_linear_layer_but_the_head_is_in_fp8(tiny_llama):
-    model = build_model(_plan(tiny_llama), tiny_llama)
+    model = build_model(_plan(tiny_llama), tiny_llama, Rows(PACKS))
     block = model.model.layers[0]
     changed = [
         block.self_attn.q_proj,
@@ -44,7 +45,7 @@ def test_every_linear_layer_but_the_head_is_in_fp8(tiny_llama):
 def test_a_layer_that_cannot_be_converted_stops_the_run(tmp_path):
     odd = models_factory.build("tiny-llama", tmp_path / "odd", intermediate_size=520)
     with pytest.raises(TrainingError, match=r"only 16 of 28 linear layers can") as refused:
-        build_model(_plan(odd), odd)
+        build_model(_plan(odd), odd, Rows(PACKS))
     assert "--fp8 false" in refused.value.fix
 
 
