@@ -4,8 +4,9 @@ At 8192 tokens and a vocabulary of 152k the logits alone are 2.5 GB in bf16, and
 the usual implementation. Here one chunk of them lives at a time, and its gradient replaces it. The gradient
 is computed in the forward pass, while the chunk is at hand, as in Liger-Kernel and torchtune's chunked loss.
 
-A frozen head may multiply in FP8 where gradients are wanted: 12 of 26 ms of a 7B's head (8192 tokens, H200). Then
-gradients of the logits are quantised as they are made. A loss alone, without gradients, always comes from 16 bit.
+The head multiplies in 16 bit also where all else is in FP8. Quantised, the gradient of its logits loses its tail: a
+row's largest value is the label's, and thousands of small probabilities beside it, which balance it, become zeros.
+SmolLM2-135M then learns to a loss 1 % higher, for 8 ms less in a step of 280 (8192 tokens of a 7B, H200).
 """
 
 from __future__ import annotations
@@ -14,10 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-from adaptft.kernels import frozen_weights
-from adaptft.kernels.frozen_weights import Frozen, as_operand
-from adaptft.kernels.quantize import Operand, quantize_rows
 
 IGNORED = -100
 
@@ -29,7 +26,6 @@ def chunked_cross_entropy(
     *,
     chunk_tokens: int,
     softcap: float | None = None,
-    fp8: Frozen | None = None,
 ) -> Tensor:
     """Cross-entropy of ``hidden @ weight.T`` against ``labels``, summed over the tokens that have one.
 
@@ -39,7 +35,6 @@ def chunked_cross_entropy(
         labels: (tokens,) int64, already shifted; ``-100`` leaves a token out.
         chunk_tokens: rows of logits alive at a time.
         softcap: logits become ``softcap * tanh(logits / softcap)`` first (Gemma 2).
-        fp8: ``weight`` in FP8, to multiply with where gradients of ``hidden`` are wanted; ``weight`` is frozen then.
 
     Returns:
         A scalar in float32. Dividing by the number of trained tokens is the caller's business, since that
@@ -47,7 +42,7 @@ def chunked_cross_entropy(
     """
     if not (torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)):
         return _loss_only(hidden, weight.to(hidden.dtype), labels, chunk_tokens, softcap)
-    loss: Tensor = _ChunkedCrossEntropy.apply(hidden, weight, labels, chunk_tokens, softcap, fp8)  # type: ignore[no-untyped-call]
+    loss: Tensor = _ChunkedCrossEntropy.apply(hidden, weight, labels, chunk_tokens, softcap)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -60,19 +55,12 @@ def _chunk_loss(logits: Tensor, labels: Tensor, softcap: float | None) -> Tensor
     return torch.nn.functional.cross_entropy(_capped(logits, softcap), labels, ignore_index=IGNORED, reduction="sum")
 
 
-def loss_and_gradient(
-    logits: Tensor, labels: Tensor, softcap: float | None, column_factor: Tensor | None
-) -> tuple[Tensor, Operand]:
-    """The summed loss of one chunk and d loss / d logits.
-
-    Args:
-        column_factor: (1, vocabulary) float32: multiply the gradient by it and quantise its rows, else the gradient
-            is in the type of ``logits``.
-    """
+def loss_and_gradient(logits: Tensor, labels: Tensor, softcap: float | None) -> tuple[Tensor, Tensor]:
+    """The summed loss of one chunk, and d loss / d logits in their type."""
     if logits.is_cuda:
         from adaptft.kernels.triton_loss import loss_and_gradient_on_gpu
 
-        return loss_and_gradient_on_gpu(logits, labels, softcap, column_factor, IGNORED)
+        return loss_and_gradient_on_gpu(logits, labels, softcap, IGNORED)
     capped = _capped(logits, softcap)
     trained = labels != IGNORED
     target = torch.where(trained, labels, 0).unsqueeze(1)
@@ -82,10 +70,7 @@ def loss_and_gradient(
     gradient = torch.exp(capped - log_sum) - (columns == target).float()
     if softcap is not None:
         gradient = gradient * (1 - (capped / softcap) ** 2)
-    gradient = torch.where(trained.unsqueeze(1), gradient, 0.0)
-    if column_factor is not None:
-        return loss, quantize_rows(gradient, column_factor)
-    return loss, Operand(gradient.to(logits.dtype), None)
+    return loss, torch.where(trained.unsqueeze(1), gradient, 0.0).to(logits.dtype)
 
 
 def _loss_only(hidden: Tensor, weight: Tensor, labels: Tensor, chunk_tokens: int, softcap: float | None) -> Tensor:
@@ -104,21 +89,20 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         labels: Tensor,
         chunk_tokens: int,
         softcap: float | None,
-        fp8: Frozen | None,
     ) -> Tensor:
-        head = fp8 or Frozen([weight.to(hidden.dtype)], "dense", [weight.shape[0]], weight.shape[1])
+        head = weight.to(hidden.dtype)
         total = torch.zeros((), device=hidden.device, dtype=torch.float32)
         hidden_gradient = torch.empty_like(hidden)
-        weight_gradient = torch.zeros_like(head.tensors[0]) if weight.requires_grad else None
+        weight_gradient = torch.zeros_like(head) if weight.requires_grad else None
         for start in range(0, hidden.shape[0], chunk_tokens):
             part = slice(start, start + chunk_tokens)
-            logits = frozen_weights.forward(as_operand(hidden[part], head), head, hidden.dtype)
-            loss, gradient = loss_and_gradient(logits, labels[part], softcap, head.row_scale)
+            logits = hidden[part] @ head.t()
+            loss, gradient = loss_and_gradient(logits, labels[part], softcap)
             del logits  # before the gradient's own matmuls
             total += loss
-            hidden_gradient[part] = frozen_weights.backward(gradient, head, hidden.dtype)
+            hidden_gradient[part] = gradient @ head
             if weight_gradient is not None:
-                weight_gradient.addmm_(gradient.values.t(), hidden[part])
+                weight_gradient.addmm_(gradient.t(), hidden[part])
             del gradient  # before the next chunk of logits is made
         ctx.save_for_backward(hidden_gradient, weight_gradient)
         ctx.weight_dtype = weight.dtype
@@ -130,4 +114,4 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         hidden_gradient = hidden_gradient * upstream.to(hidden_gradient.dtype)
         if weight_gradient is not None:
             weight_gradient = (weight_gradient * upstream.to(weight_gradient.dtype)).to(ctx.weight_dtype)
-        return hidden_gradient, weight_gradient, None, None, None, None
+        return hidden_gradient, weight_gradient, None, None, None

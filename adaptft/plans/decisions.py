@@ -140,8 +140,6 @@ class LossKernel:
 
     kernel: Literal["chunked", "full"]
     chunk_tokens: int = 0
-    fp8: bool = False
-    """The frozen head multiplies in FP8 while training, from copies beside the 16-bit one that evaluation uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

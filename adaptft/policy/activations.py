@@ -126,15 +126,11 @@ def _unpacked_weight(work: Workload) -> int:
 
 
 def logits_bytes(work: Workload) -> int:
-    """A chunk of logits and its gradient, which a head in FP8 has in one byte; without chunks 2 + 4 + 4 + 2 bytes a
-    logit of the whole micro-batch.
-    """
+    """A chunk of logits and its gradient; without chunks 2 + 4 + 4 + 2 bytes a logit of the whole micro-batch."""
     vocabulary, tokens = work.model.vocab_size, work.device_tokens
     if work.decisions.loss.value.kernel == "full":
         return 12 * vocabulary * tokens
     rows = min(work.decisions.loss.value.chunk_tokens, tokens)
     eager = 3 if not work.compiled else 0  # softmax, one-hot and their difference, in FP32
     head = work.model.embedding_parameters * 2 if work.method.train_type == "full" else 0  # gradient of the head
-    size = _activation_size(work)
-    gradient = 1 if work.decisions.loss.value.fp8 else size
-    return rows * vocabulary * (size + gradient + 4 * eager) + head
+    return rows * vocabulary * (2 * _activation_size(work) + 4 * eager) + head

@@ -5,7 +5,6 @@ from __future__ import annotations
 from adaptft.errors import RequestError
 from adaptft.facts import Gpu, ModelShape, Software
 from adaptft.plans import (
-    FP8_ALIGNMENT,
     MLP_TILE_TOKENS,
     AdapterKernels,
     Attention,
@@ -80,11 +79,8 @@ def _varlen_obstacle(gpu: Gpu | None, model: ModelShape, precision: Precision) -
     return None
 
 
-def choose_loss(model: ModelShape, *, adapts_head: bool = False, fp8: bool = False) -> Decision[LossKernel]:
-    """Chunked, a chunk of logits taking at most 512 MiB in 16 bit; whole where the head carries an adapter.
-
-    ``fp8`` has the head multiply in FP8: half of its time.
-    """
+def choose_loss(model: ModelShape, *, adapts_head: bool = False) -> Decision[LossKernel]:
+    """Chunked, a chunk of logits taking at most 512 MiB in 16 bit; whole where the head carries an adapter."""
     if adapts_head:
         return Decision(
             LossKernel(kernel="full"), "the head has an adapter, which the chunked loss would pass by: whole logits"
@@ -93,15 +89,7 @@ def choose_loss(model: ModelShape, *, adapts_head: bool = False, fp8: bool = Fal
     rows = min(max(rows // 256 * 256, SMALLEST_CHUNK), LARGEST_CHUNK)
     size = format_bytes(2 * rows * model.vocab_size)
     reason = f"so the logits of {model.vocab_size} words take {size} at most in 16 bit, however long the micro-batch"
-    copies = f"; the frozen head in FP8, kept beside it ({format_bytes(2 * model.embedding_parameters)})" if fp8 else ""
-    return Decision(LossKernel(kernel="chunked", chunk_tokens=rows, fp8=fp8), reason + copies)
-
-
-def may_have_head_in_fp8(model: ModelShape, method: Method, precision: Precision) -> bool:
-    """Beside layers in FP8: a head that nothing trains, of sizes that the FP8 matmul takes."""
-    is_frozen = method.train_type != "full" and not method.modules_to_save
-    is_aligned = model.hidden_size % FP8_ALIGNMENT == 0 and model.vocab_size % FP8_ALIGNMENT == 0
-    return precision.compute == "fp8" and is_frozen and is_aligned
+    return Decision(LossKernel(kernel="chunked", chunk_tokens=rows), reason)
 
 
 def choose_compile(gpu: Gpu | None, model: ModelShape, software: Software, request: TrainRequest) -> Decision[Compile]:

@@ -143,11 +143,7 @@ def _candidate(
             request,
             shares_rows=setting.placement.value.sequence_parallel_size > 1,
         ),
-        loss=kernels.choose_loss(
-            model,
-            adapts_head=targets is not None and targets.has_head,
-            fp8=thrift.fp8_copies and kernels.may_have_head_in_fp8(model, method.value, precision.value),
-        ),
+        loss=kernels.choose_loss(model, adapts_head=targets is not None and targets.has_head),
         optimizer=schedules.choose_optimizer(method.value, optimizer, schedule.value.max_steps, request),
         schedule=schedule,
         compile=kernels.choose_compile(setting.gpu, model, setting.machine.software, request),

@@ -121,8 +121,6 @@ def _micro_step_seconds(work: Workload, rates: _Rates, found: Ceilings) -> float
         work.checkpointing.layers / work.checkpointing.of * (one_pass + elementwise / 3 + nf4 + attention + tails / 3)
     )
     head = passes * 2 * _head_weights(model) * tokens * work.trained_share / rates.matmul_flops
-    if work.decisions.loss.value.fp8:
-        head /= FP8_GAIN
     return max(layers, floor) + recomputed + head + _tiling_seconds(work, one_pass, nf4)
 
 

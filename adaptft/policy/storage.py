@@ -55,13 +55,8 @@ def weights_bytes(model: ModelShape, precision: Precision, method: Method) -> in
 
 
 def stored_bytes(work: Workload) -> int:
-    """The weights as this run keeps them on one device: FP8 ones, where there is room, a second time transposed.
-
-    A head that multiplies in FP8 is there twice in FP8, beside the 16-bit one that evaluation takes.
-    """
+    """The weights as this run keeps them on one device: FP8 ones, where there is room, a second time transposed."""
     once = weights_bytes(work.model, work.precision, work.method)
-    if work.decisions.loss.value.fp8:
-        once += 2 * work.model.embedding_parameters
     if work.method.base_storage != "fp8" or not work.decisions.adapters.value.transposed_copy:
         return once
     return once + sum(row.num_weights for row in work.model.linears if is_converted(row, work.method))

@@ -82,8 +82,7 @@ def prepare_model(plan: TrainPlan, base: Any, rows: Rows) -> Any:
     if plan.request.adapters is not None:
         fill_adapter(model, Path(plan.request.adapters), Path(plan.request.model), error=TrainingError)
     base = adapters.causal_lm(model)
-    dtype = getattr(torch, DTYPE_NAMES[decisions.precision.value.autocast])
-    losses.install_loss(base, decisions.loss.value, dtype, inputs.get(base.get_output_embeddings()))
+    losses.install_loss(base, decisions.loss.value, getattr(torch, DTYPE_NAMES[decisions.precision.value.autocast]))
     if not decisions.placement.value.is_sharded:  # else the shards are checked, once they are made
         checking.check_planned_loss(plan, base)
     checkpointing.apply_checkpointing(base, decisions.checkpointing.value, has_dropout=checkpointing.has_dropout(model))

@@ -37,7 +37,7 @@ class _Moments:
 
 @torch.no_grad()
 def inputs_of_layers(model: Any, rows: Rows, num_tokens: int) -> dict[nn.Module, Inputs]:
-    """Mean and variance of what each linear layer gets, the head among them; nothing where ``num_tokens`` is 0.
+    """Mean and variance of what each linear layer below the head gets; nothing where ``num_tokens`` is 0.
 
     Args:
         model: a causal language model in 16 bit, before adapters.
@@ -45,14 +45,11 @@ def inputs_of_layers(model: Any, rows: Rows, num_tokens: int) -> dict[nn.Module,
     """
     if not num_tokens:
         return {}
-    head = model.get_output_embeddings()
-    moments = {layer: _Moments(layer) for layer in model.modules() if type(layer) is nn.Linear}
-    hooks = [layer.register_forward_pre_hook(found.add) for layer, found in moments.items() if layer is not head]
+    moments = {layer: _Moments(layer) for layer in model.base_model.modules() if type(layer) is nn.Linear}
+    hooks = [layer.register_forward_pre_hook(found.add) for layer, found in moments.items()]
     try:
         for inputs in _batches(rows, num_tokens, model.device):
-            hidden = model.base_model(**inputs, use_cache=False).last_hidden_state
-            if head in moments:  # its logits, most of the memory here, are of no use
-                moments[head].add(head, (hidden,))
+            model.base_model(**inputs, use_cache=False)
     finally:
         for hook in hooks:
             hook.remove()

@@ -12,13 +12,11 @@ from types import MethodType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from adaptft.errors import TrainingError
-from adaptft.kernels.frozen_linear import fits_fp8, to_fp8
 from adaptft.kernels.linear_cross_entropy import IGNORED, chunked_cross_entropy
-from adaptft.kernels.rounding import Inputs
 from adaptft.plans import LossKernel
 
 # transformers' names for a constant on the logits: (attribute of the config, exponent)
@@ -27,7 +25,7 @@ AGREEMENT = 0.02
 """Largest relative difference between two 16-bit computations of the same loss."""
 
 
-def install_loss(model: Any, kernel: LossKernel, compute_dtype: torch.dtype, head_inputs: Inputs | None = None) -> None:
+def install_loss(model: Any, kernel: LossKernel, compute_dtype: torch.dtype) -> None:
     """Make ``model(input_ids=..., labels=..., ...)`` return ``{"loss": sum}`` by the planned kernel.
 
     With ``by_logits=True`` it is the loss of the model's own logits.
@@ -35,7 +33,6 @@ def install_loss(model: Any, kernel: LossKernel, compute_dtype: torch.dtype, hea
     Args:
         model: the causal language model itself, below PEFT.
         compute_dtype: the type in which the head's matmul runs.
-        head_inputs: what the head gets, for which its FP8 form is rounded.
     """
 
     planned = _chunked_loss if kernel.kernel == "chunked" else _full_loss
@@ -47,44 +44,22 @@ def install_loss(model: Any, kernel: LossKernel, compute_dtype: torch.dtype, hea
     model.forward = MethodType(forward, model)
     if kernel.kernel == "chunked":
         softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
-        _give_loss(_trained_head(model), kernel, softcap, compute_dtype, head_inputs)
+        _give_loss(_trained_head(model), kernel.chunk_tokens, softcap, compute_dtype)
 
 
-def _give_loss(
-    head: Any, kernel: LossKernel, softcap: float | None, compute_dtype: torch.dtype, inputs: Inputs | None
-) -> None:
-    """Make ``head(hidden, labels=...)`` the summed loss; without labels it stays the head.
-
-    Raises:
-        TrainingError: the plan multiplies by the head in FP8, and it is no frozen linear layer of such sizes.
-    """
+def _give_loss(head: Any, chunk_tokens: int, softcap: float | None, compute_dtype: torch.dtype) -> None:
+    """Make ``head(hidden, labels=...)`` the summed loss; without labels it stays the head."""
     plain = head.forward
-    if kernel.fp8:
-        _require_fp8(head)
-        head.in_fp8 = to_fp8(head, transposed_copy=True, inputs=inputs)
 
     def forward(self: Any, hidden: Tensor, *, labels: Tensor | None = None) -> Tensor:
         if labels is None:
             logits: Tensor = plain(hidden)
             return logits
         return chunked_cross_entropy(
-            hidden.to(compute_dtype),
-            self.weight,
-            labels,
-            chunk_tokens=kernel.chunk_tokens,
-            softcap=softcap,
-            fp8=self.in_fp8.frozen() if kernel.fp8 else None,
+            hidden.to(compute_dtype), self.weight, labels, chunk_tokens=chunk_tokens, softcap=softcap
         )
 
     head.forward = MethodType(forward, head)
-
-
-def _require_fp8(head: Any) -> None:
-    if type(head) is not nn.Linear or head.weight.requires_grad or not fits_fp8(head):
-        raise TrainingError(
-            f"The plan multiplies by the head in FP8, and {type(head).__name__} cannot.",
-            fix="Plan again for this model, or train with --fp8 false.",
-        )
 
 
 def _chunked_loss(model: Any, labels: Tensor, inputs: dict[str, Any]) -> Tensor:

@@ -191,25 +191,18 @@ def test_large_gates_neither_overflow_nor_vanish():
 
 
 @pytest.mark.parametrize("softcap", [None, 3.0], ids=["plain", "capped"])
-@pytest.mark.parametrize("fp8", [False, True], ids=["bf16", "fp8"])
 @pytest.mark.parametrize(("tokens", "vocabulary"), [(37, 5000), (5, 152064), (3, 16), (64, 4096)])
-def test_the_loss_of_logits_and_its_gradient(tokens, vocabulary, fp8, softcap):
+def test_the_loss_of_logits_and_its_gradient(tokens, vocabulary, softcap):
     logits, labels = 4 * normal(tokens, vocabulary), torch.randint(vocabulary, (tokens,), device=DEVICE)
     labels[1], logits[2, labels[2]] = linear_cross_entropy.IGNORED, 60.0  # left out; sure of itself
-    folded = factor(vocabulary) if fp8 else None
-    loss, gradient = linear_cross_entropy.loss_and_gradient(logits, labels, softcap, folded)
     expected = logits.double().cpu().requires_grad_()
+    loss, gradient = linear_cross_entropy.loss_and_gradient(logits, labels, softcap)
     capped = expected if softcap is None else softcap * torch.tanh(expected / softcap)
     total = torch.nn.functional.cross_entropy(capped, labels.cpu(), reduction="sum")
     total.backward()
     assert abs(loss.item() - total.item()) < 1e-4 * total.item()
-    of_logits = expected.grad if folded is None else expected.grad * folded.double().cpu()
-    assert error(exact(gradient), of_logits) < (FP8 if fp8 else BF16)
-    assert not exact(gradient)[1].any()
-    if fp8 and softcap is None:
-        largest = of_logits.abs().amax(1, keepdim=True) / quantize.E4M3_MAX
-        trained = largest > 1e-9
-        assert error(gradient.scale.cpu()[trained], largest[trained]) < 1e-3
+    assert error(gradient, expected.grad) < BF16
+    assert not gradient[1].any()
 
 
 @pytest.mark.parametrize("rank", [16, 32, 64])

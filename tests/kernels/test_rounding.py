@@ -13,7 +13,10 @@ from adaptft.kernels.rounding import Inputs, quantize_rows_for
 def a_layer(rows=48, columns=160, seed=0):
     """A weight and inputs of which some channels are far from zero for every token."""
     generator = torch.Generator().manual_seed(seed)
-    mean = torch.randn(columns, generator=generator) * torch.logspace(-2, 1, columns)[torch.randperm(columns)]
+    mean = (
+        torch.randn(columns, generator=generator)
+        * torch.logspace(-2, 1, columns)[torch.randperm(columns, generator=generator)]
+    )
     return torch.randn(rows, columns, generator=generator), Inputs(mean, torch.rand(columns, generator=generator) + 0.1)
 
 
@@ -31,7 +34,7 @@ def test_outputs_are_nearer_than_by_rounding_to_the_nearest():
     weight, inputs = a_layer()
     nearest, rounded = quantize_rows(weight), quantize_rows_for(weight, inputs)
     errors = [mean_squared_error(weight, operand, inputs) for operand in (nearest, rounded)]
-    assert (errors[1] <= errors[0] * 1.001).float().mean() > 0.9
+    assert (errors[1] <= errors[0]).float().mean() > 0.8
     assert errors[1].mean() < 0.25 * errors[0].mean()
     bias = [((values(operand) - weight) @ inputs.mean.double()).abs().mean() for operand in (nearest, rounded)]
     assert bias[1] < 0.02 * bias[0]

@@ -67,7 +67,7 @@ def test_whole_models_in_fp8_need_less_memory_and_time_than_in_bf16():
     rows = DatasetShape(num_rows=256, num_tokens=1 << 19, num_trained_tokens=1 << 19, longest_row_tokens=2048)
     in_bf16, in_fp8 = (plan_training(equipped, QWEN_7B, rows, replace(wishes, fp8=fp8)) for fp8 in (None, True))
     saved = (in_bf16.memory.peak_bytes - in_fp8.memory.peak_bytes) / 2**30
-    assert saved == pytest.approx(81.4 - 70.3, abs=0.5)  # measured on an H200
+    assert saved == pytest.approx(78.8 - 70.3, abs=0.5)  # FP8 measured on an H200
     assert in_fp8.speed.tokens_per_second == pytest.approx(17_361, rel=0.02)  # measured there too
 
 
@@ -227,18 +227,18 @@ def test_a_short_run_has_no_warm_up_that_would_be_all_of_it():
     assert plan("a10", train_type="lora", max_steps=1).decisions.optimizer.value.warmup_steps == 0
 
 
-def test_a_frozen_head_multiplies_in_fp8_only_where_layers_do_and_memory_is_there():
-    roomy = plan("h200", train_type="lora").decisions.loss
-    assert roomy.value.fp8
-    assert "the frozen head in FP8, kept beside it (1.0 GiB)" in roomy.reason
+def test_a_base_in_fp8_is_rounded_by_the_data_where_a_gpu_has_all_of_it():
+    adapters = plan("h200", train_type="lora").decisions.adapters
+    assert adapters.value.calibration_tokens == 4096
+    assert "FP8 weights rounded for what 4096 tokens of the data put into them" in adapters.reason
+    with_dropout = plan("h200", train_type="lora", lora_dropout=0.1).decisions.adapters.value
+    assert not with_dropout.fused
     for other in (
-        plan("h200", train_type="lora", fp8=False),
-        plan("h200", train_type="lora", gradient_checkpointing=True),
-        plan("h200", train_type="lora", modules_to_save=("lm_head",)),
         plan("h200", train_type="full"),
+        plan("h200", train_type="qlora"),
         plan("a100-80g", train_type="lora"),
     ):
-        assert not other.decisions.loss.value.fp8
+        assert other.decisions.adapters.value.calibration_tokens == 0
 
 
 def test_tiled_mlps_are_the_last_thing_to_save_memory_and_can_be_asked_for():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from adaptft.errors import TrainingError
 from adaptft.plans import LossKernel
 from adaptft.training.losses import install_loss
 
@@ -56,27 +55,3 @@ def test_a_batch_without_a_trained_token_has_no_loss_and_moves_nothing(pair):
     loss, got = _loss_and_gradients(pair[1], tokens, torch.full((2, 16), IGNORED))
     assert loss.item() == 0
     assert all(gradient is not None and not gradient.any() for gradient in got.values())
-
-
-def test_a_frozen_head_in_fp8_trains_on_rounded_products_and_is_evaluated_in_its_own_type(tiny_model):
-    torch.manual_seed(0)
-    path = tiny_model("tiny-llama")
-    models = [_model(path, LossKernel(kernel="chunked", chunk_tokens=5)) for _ in range(2)]
-    for model in models:
-        model.lm_head.requires_grad_(False)
-    install_loss(models[1], LossKernel(kernel="chunked", chunk_tokens=5, fp8=True), torch.float32)
-    tokens, labels = torch.randint(0, 200, (2, 16)), _labels(0.6)
-    (expected, wanted), (loss, got) = (_loss_and_gradients(model, tokens, labels) for model in models)
-    assert loss != expected
-    torch.testing.assert_close(loss, expected, rtol=0.02, atol=0)
-    name = "model.norm.weight"
-    assert 0 < (got[name] - wanted[name]).norm() / wanted[name].norm() < 0.15
-    with torch.no_grad():
-        alone = [model(input_ids=tokens, labels=labels)["loss"] for model in models]
-    assert alone[0] == alone[1]
-    assert models[1].state_dict().keys() == models[0].state_dict().keys()
-
-
-def test_a_head_that_trains_cannot_be_in_fp8(tiny_model):
-    with pytest.raises(TrainingError, match="multiplies by the head in FP8"):
-        _model(tiny_model("tiny-llama"), LossKernel(kernel="chunked", chunk_tokens=5, fp8=True))
