@@ -13,7 +13,6 @@ from adaptft.errors import MissingPackage
 EXTRAS: dict[str, tuple[str, str]] = {
     "bitsandbytes": ("bitsandbytes", "qlora"),
     "transformer_engine": ("transformer-engine", "fp8"),
-    "torchao": ("torchao", "fp8"),
     "llmcompressor": ("llmcompressor", "export"),
     "compressed_tensors": ("compressed-tensors", "export"),
     "vllm": ("vllm", "serve"),

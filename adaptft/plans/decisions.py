@@ -154,6 +154,8 @@ class Optimizer:
     max_grad_norm: float
     lr_scheduler_type: str
     warmup_steps: int
+    stochastic_rounding: bool = False
+    """16-bit weights are rounded at random, right on average: small updates count as their sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,8 @@ def cautions(chosen: Candidate) -> Iterator[str]:
     """One line each."""
     method, setting = chosen.decisions.method.value, chosen.setting
     dataset = setting.dataset
-    if chosen.fits and method.train_type == "full" and chosen.decisions.precision.value.weights == "bf16":
+    in_bf16 = method.train_type == "full" and chosen.decisions.precision.value.weights == "bf16"
+    if chosen.fits and in_bf16 and not chosen.decisions.optimizer.value.stochastic_rounding:
         yield "Weights in bf16 lose small updates; lora, or memory for FP32 weights, is more exact."
     if dataset.assumed:
         tokens = f"{dataset.mean_row_tokens:.0f} tokens"

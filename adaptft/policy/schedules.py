@@ -96,9 +96,11 @@ def choose_optimizer(method: Method, name: str, steps: int, request: TrainReques
         max_grad_norm=request.max_grad_norm,
         lr_scheduler_type=request.lr_scheduler_type,
         warmup_steps=warmup,
+        stochastic_rounding=name == "adamw" and method.train_type == "full" and method.base_storage == "bf16",
     )
     wishes = (request.learning_rate, request.optim, request.weight_decay, request.warmup_ratio, request.warmup_steps)
     source: Source = "policy" if all(wish is None for wish in wishes) else "user"
     states = "fused AdamW" if name == "adamw" else "states in 8 bit, since wider ones do not fit"
     states = f"{name} asked for" if request.optim else states
+    states += "; bf16 weights rounded at random, so that small updates count" if optimizer.stochastic_rounding else ""
     return Decision(optimizer, f"{states}; learning rate {rate:g} for {method.train_type}", source)

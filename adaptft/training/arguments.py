@@ -41,9 +41,8 @@ def own_optimizer(plan: TrainPlan) -> tuple[type[Any], dict[str, Any]] | None:
     """Class and arguments of an optimizer that transformers has no name for; None where it has."""
     from adaptft.kernels.adamw import RoundedAdamW
 
-    decisions, optimizer = plan.decisions, plan.decisions.optimizer.value
-    is_rounded = decisions.method.value.train_type == "full" and decisions.precision.value.weights == "bf16"
-    if optimizer.name != "adamw" or not is_rounded:
+    optimizer = plan.decisions.optimizer.value
+    if not optimizer.stochastic_rounding:
         return None
     betas = (optimizer.adam_beta1, optimizer.adam_beta2)
     return RoundedAdamW, {"lr": optimizer.learning_rate, "betas": betas, "eps": ADAM_EPSILON, "seed": plan.request.seed}

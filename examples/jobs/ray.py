@@ -2,8 +2,8 @@
 # Placement: ddp: a replica on each of 2 x 8 NVIDIA H100 80GB HBM3; only gradients travel (NVLink, 328 GB/s;
 #   between machines InfiniBand NDR, 400 Gbit/s for each GPU, assumed without --network_gbps).
 # Batch: 2 x 1 accumulated x 16 ranks = 32 sequences of 1024 tokens a step.
-# Memory: 25.1 GiB of 79.1 GiB a device.
-# Speed: 52,155 tokens/s, 27.1 s in all (predicted).
+# Memory: 24.3 GiB of 79.1 GiB a device.
+# Speed: 51,988 tokens/s, 27.2 s in all (predicted).
 # Written by adaptft 0.1.0; the run plans again where it runs, from the same options.
 
 import os

