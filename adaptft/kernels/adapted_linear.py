@@ -3,7 +3,7 @@
 ``y = x W^T + z B^T`` with ``z = x A^T``, for a frozen W in any storage. Several layers (queries, keys and
 values; gate and up) are one: their weights one under the other, one quantised input, one matmul each way. ``a`` is
 (G R, K), the first adapter weights of G layers padded to a common rank R; ``b`` is (N, R), the second ones, scaled:
-each row meets its own layer's slice of ``z``.
+each row meets its own layer's slice of ``z``. Both come in the type of the activations.
 
 Opaque, since the compiler would break the careful order of reads up again, and keep what is cheap to make.
 """
@@ -26,8 +26,8 @@ def adapted_linear(
     """(T, K) -> y (T, N) and z (T, G R), in the type of ``x``."""
     frozen = Frozen(weight, storage, out_features, x.shape[1])
     y = frozen_weights.forward(as_operand(x, frozen), frozen, x.dtype)
-    z = x @ a.to(x.dtype).t()
-    y.addmm_(z, _block_diagonal(b.to(x.dtype), out_features).t())
+    z = x @ a.t()
+    y.addmm_(z, _block_diagonal(b, out_features).t())
     return y, z
 
 
@@ -46,9 +46,9 @@ def adapted_linear_backward(
     """-> gradients of x (T, K), a (G R, K) and b (N, R)."""
     frozen = Frozen(weight, storage, out_features, x.shape[1])
     of_x = frozen_weights.backward(as_operand(gradient, frozen, frozen.row_scale), frozen, x.dtype)
-    of_z = gradient @ _block_diagonal(b.to(x.dtype), out_features)
-    of_x.addmm_(of_z, a.to(x.dtype))
-    return of_x, (of_z.t() @ x).to(a.dtype), _diagonal_blocks(gradient.t() @ z, out_features).to(b.dtype)
+    of_z = gradient @ _block_diagonal(b, out_features)
+    of_x.addmm_(of_z, a)
+    return of_x, of_z.t() @ x, _diagonal_blocks(gradient.t() @ z, out_features)
 
 
 @adapted_linear_backward.register_fake

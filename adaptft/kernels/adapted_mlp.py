@@ -19,11 +19,11 @@ from adaptft.kernels import frozen_weights
 from adaptft.kernels.frozen_weights import Frozen, as_operand, is_fp8
 from adaptft.kernels.gated import Ranges, gated_backward, gated_forward
 from adaptft.kernels.quantize import Operand
-from adaptft.kernels.thin import across_rows, add_low_rank, add_low_rank_and_range, columns, down_columns
+from adaptft.kernels.thin import across_rows, add_low_rank, add_low_rank_and_range, down_columns
 
 
 class _Weights(NamedTuple):
-    """Both frozen weights, and the adapters in the type of the activations."""
+    """Both frozen weights, and the adapters."""
 
     gate_up: Frozen
     down: Frozen
@@ -95,7 +95,7 @@ def adapted_mlp_backward(
                 total += part
             del kept, parts  # before the next tile's are made
     of_a, of_b, of_a_down, of_b_down = (of.to(t.dtype) for of, t in zip(small, (a, b, a_down, b_down), strict=True))
-    return of_x, of_a, of_b, of_a_down.contiguous(), of_b_down
+    return of_x, of_a, of_b.contiguous(), of_a_down.contiguous(), of_b_down
 
 
 @adapted_mlp_backward.register_fake
@@ -116,8 +116,7 @@ def _up_to_down(x: Tensor, weights: _Weights, activation: str) -> tuple[_Kept, O
     first = weights.gate_up
     products = frozen_weights.forward(as_operand(x, first), first, x.dtype)
     z = x @ weights.a.t()
-    for half, half_z, half_b in zip(products.chunk(2, dim=1), z.chunk(2, dim=1), weights.b.chunk(2), strict=True):
-        add_low_rank(half, half_z, half_b)
+    add_low_rank(products, z, weights.b, groups=2)
     hidden, steepest = gated_forward(products, activation, fp8=first.is_fp8)
     scale = torch.empty_like(steepest) if hidden.scale is None else hidden.scale
     return _Kept(products, z, across_rows(hidden, weights.a_down.t()), scale, steepest), hidden
@@ -151,12 +150,10 @@ def _backward_of(
 
 def _through_b(both: Operand, z: Tensor, b: Tensor, row_scale: Tensor | None) -> tuple[Tensor, Tensor]:
     """Gradients of z (T, 2R) and b (2F, R); in FP8, ``both`` comes times ``row_scale``, which is divided out again."""
-    width, inverse = b.shape[0] // 2, None if row_scale is None else 1 / row_scale.t()
+    inverse = None if row_scale is None else 1 / row_scale.t()
     small = b if inverse is None else (b * inverse).to(b.dtype)
-    parts = (columns(both, 0, width), columns(both, width, 2 * width))
-    of_z = [across_rows(part, half) for part, half in zip(parts, small.chunk(2), strict=True)]
-    of_b = torch.cat([down_columns(part, half) for part, half in zip(parts, z.chunk(2, dim=1), strict=True)])
-    return torch.cat(of_z, dim=1), of_b if inverse is None else of_b * inverse
+    of_b = down_columns(both, z, groups=2)
+    return across_rows(both, small, groups=2), of_b if inverse is None else of_b * inverse
 
 
 def _weights(
@@ -165,7 +162,7 @@ def _weights(
 ) -> _Weights:  # fmt: skip
     width = a_down.shape[1]
     first, second = Frozen(gate_up, storage, [width, width], x.shape[1]), Frozen(down, storage, [len(b_down)], width)
-    return _Weights(first, second, *(t.to(x.dtype) for t in (a, b, a_down, b_down)))
+    return _Weights(first, second, a, b, a_down, b_down)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -86,13 +86,16 @@ def is_plain(layer: Any) -> bool:
     return isinstance(layer.base_layer, FrozenLinear) or type(layer.base_layer) is nn.Linear
 
 
-def packed_adapters(layers: Sequence[Any]) -> tuple[Tensor, Tensor]:
-    """The adapters of layers that share an input: a (G R, K) and scaled b (N, R), padded to a common rank R."""
+def packed_adapters(layers: Sequence[Any], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The adapters of layers that share an input: a (G R, K) and scaled b (N, R), padded to a common rank R.
+
+    In the type they multiply in, which the compiler makes together with the padding.
+    """
     pairs = [_adapter(layer) for layer in layers]
     rank = fused_rank(max(a.shape[0] for a, _ in pairs))
     a = torch.cat([pad(a, (0, 0, 0, rank - a.shape[0])) for a, _ in pairs])
     b = torch.cat([pad(b, (0, rank - b.shape[1])) for _, b in pairs])
-    return a, b
+    return a.to(dtype), b.to(dtype)
 
 
 def _adapter(layer: Any) -> tuple[Tensor, Tensor]:
@@ -129,11 +132,12 @@ def _fuse_mlp(block: Any, transposed_copy: bool, tile_tokens: int) -> None:
     def forward(self: Any, x: Tensor) -> Tensor:
         if not _is_active(self.gate_proj):
             return plain(x)  # type: ignore[no-any-return]
-        a, b = packed_adapters((self.gate_proj, self.up_proj))
-        a_down, b_down = packed_adapters((self.down_proj,))
+        rows = flat(x)
+        a, b = packed_adapters((self.gate_proj, self.up_proj), rows.dtype)
+        a_down, b_down = packed_adapters((self.down_proj,), rows.dtype)
         first, second = self.gate_up.frozen(), frozen_of(self.down_proj.base_layer)
         y: Tensor = adapted_mlp(
-            flat(x), a, b, a_down, b_down, first.tensors, second.tensors, first.storage, activation, tile_tokens
+            rows, a, b, a_down, b_down, first.tensors, second.tensors, first.storage, activation, tile_tokens
         )[0]
         return y.view(*x.shape[:-1], y.shape[-1])
 
@@ -145,10 +149,11 @@ def _fuse_group(layers: Sequence[Any], transposed_copy: bool) -> None:
     first.joined = joined([layer.base_layer for layer in layers], transposed_copy=transposed_copy) if others else None
 
     def product(x: Tensor) -> Tensor:
-        a, b = packed_adapters(layers)
+        rows = flat(x)
+        a, b = packed_adapters(layers, rows.dtype)
         base = first.base_layer if first.joined is None else first.joined
         frozen: Frozen = frozen_of(base)
-        y: Tensor = adapted_linear(flat(x), a, b, frozen.tensors, frozen.storage, frozen.out_features)[0]
+        y: Tensor = adapted_linear(rows, a, b, frozen.tensors, frozen.storage, frozen.out_features)[0]
         return y if base.bias is None else y + base.bias.to(y.dtype)
 
     share_input(layers, product, is_active=_is_active)

@@ -206,23 +206,26 @@ def test_the_loss_of_logits_and_its_gradient(tokens, vocabulary, softcap):
 
 
 @pytest.mark.parametrize("rank", [16, 32, 64])
-@pytest.mark.parametrize(("tokens", "start", "end"), [(300, 1000, 3584), (37, 0, 2500), (1, 16, 32)])
-def test_thin_products_of_fp8_columns(tokens, start, end, rank):
-    part = thin.columns(quantize.quantize_rows(normal(tokens, end + 8)), start, end)
-    by_column, by_row = normal(end - start, rank), normal(tokens, rank)
-    across, down = thin.across_rows(part, by_column), thin.down_columns(part, by_row)
-    assert error(across, exact(part) @ by_column.double().cpu()) < BF16
-    assert error(down, exact(part).t() @ by_row.double().cpu()) < BF16
+@pytest.mark.parametrize(("tokens", "width", "groups"), [(300, 2584, 1), (37, 1250, 2), (1, 16, 3)])
+def test_thin_products_of_fp8_columns(tokens, width, groups, rank):
+    wide = quantize.quantize_rows(normal(tokens, groups * width))
+    by_column, by_row = normal(groups * width, rank), normal(tokens, groups * rank)
+    across, down = thin.across_rows(wide, by_column, groups), thin.down_columns(wide, by_row, groups)
+    parts = exact(wide).chunk(groups, dim=1)
+    small = [part.double().cpu() for part in by_column.chunk(groups)]
+    assert error(across, torch.cat([part @ own for part, own in zip(parts, small, strict=True)], dim=1)) < BF16
+    small = [part.double().cpu() for part in by_row.chunk(groups, dim=1)]
+    assert error(down, torch.cat([part.t() @ own for part, own in zip(parts, small, strict=True)])) < BF16
 
 
 @pytest.mark.parametrize("rank", [16, 32, 64])
 @pytest.mark.parametrize(("tokens", "width"), [(300, 2500), (37, 129), (1, 16)])
-def test_a_low_rank_product_is_added_to_a_half_in_place(tokens, width, rank):
-    whole, z, b = normal(tokens, 2 * width), normal(tokens, 2 * rank), normal(width, rank)
-    before = whole.clone()
-    thin.add_low_rank(whole[:, width:], z[:, rank:], b)
-    expected = before[:, width:].double() + z[:, rank:].double() @ b.double().t()
-    assert error(whole[:, width:], expected) < BF16
-    assert torch.equal(whole[:, :width], before[:, :width]), "the other half is left alone"
-    largest = thin.add_low_rank_and_range(whole[:, width:], z[:, rank:], b)
-    assert error(largest, whole[:, width:].abs().amax(1, keepdim=True)) < 2 * BF16
+def test_low_rank_products_are_added_in_place(tokens, width, rank):
+    y, z, b = normal(tokens, 2 * width), normal(tokens, 2 * rank), normal(2 * width, rank)
+    halves = zip(y.double().chunk(2, dim=1), z.double().chunk(2, dim=1), b.double().chunk(2), strict=True)
+    expected = torch.cat([own_y + own_z @ own_b.t() for own_y, own_z, own_b in halves], dim=1)
+    thin.add_low_rank(y, z, b, groups=2)
+    assert error(y, expected) < BF16
+    largest = thin.add_low_rank_and_range(y, z[:, :rank], b)
+    assert error(y, expected + z[:, :rank].double() @ b.double().t()) < 2 * BF16
+    assert error(largest, y.abs().amax(1, keepdim=True)) < 2 * BF16

@@ -67,11 +67,11 @@ def _nf4_layer(weight):
 
 
 def adapters(rank, groups, rows, columns):
-    """a (G R, K) and b (N, R) of float32, ranks padded with zeros as the product pads them."""
+    """a (G R, K) and b (N, R), ranks padded with zeros as the product pads them."""
     padded = max(16, 1 << (rank - 1).bit_length())
     a = torch.cat([pad(torch.randn(rank, columns) * columns**-0.5, (0, 0, 0, padded - rank)) for _ in range(groups)])
     b = pad(torch.randn(rows, rank) * 0.1, (0, padded - rank))
-    return [tensor.bfloat16().float().to(DEVICE).requires_grad_() for tensor in (a, b)]
+    return [tensor.to(DEVICE, DTYPE).requires_grad_() for tensor in (a, b)]
 
 
 def doubles(*tensors):
