@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from adaptft.data import cache
-from adaptft.data.fitting import gather_index
 from adaptft.data.tables import PACKS, flat, row_lengths, table_writer
 
 if TYPE_CHECKING:
@@ -74,13 +73,15 @@ def _join(table: Any, bins: list[list[int]]) -> tuple[NDArray[np.int32], dict[st
     import numpy as np
 
     row_sizes, ids, trained = flat(table)
-    row_starts = np.cumsum(row_sizes) - row_sizes
+    row_ends = np.cumsum(row_sizes)
     order = np.concatenate([np.asarray(members) for members in bins])
     sizes = row_sizes[order]
-    index = gather_index(row_starts[order], sizes)
+    places = list(map(slice, (row_ends[order] - sizes).tolist(), row_ends[order].tolist()))
+    joined = np.concatenate([ids[place] for place in places])  # an index for each token would take four times as long
+    labels = np.where(np.concatenate([trained[place] for place in places]), joined, np.int32(IGNORED))
     firsts = np.cumsum(sizes) - sizes
-    labels = np.where(trained[index], ids[index], IGNORED).astype(np.int32)
     labels[firsts[sizes > 0]] = IGNORED
-    positions = gather_index(np.zeros_like(sizes), sizes).astype(np.int32)
+    counted = np.arange(sizes.max(), dtype=np.int32)
+    positions = np.concatenate([counted[:size] for size in sizes.tolist()])
     pack_lengths = np.asarray([int(row_sizes[members].sum()) for members in bins], dtype=np.int32)
-    return pack_lengths, {"input_ids": ids[index], "labels": labels, "position_ids": positions}
+    return pack_lengths, {"input_ids": joined, "labels": labels, "position_ids": positions}
