@@ -1,9 +1,9 @@
 """Linear layers with adapters that share an input, as one opaque operator with its own backward pass.
 
 ``y = x W^T + z B^T`` with ``z = x A^T``, for a frozen W in any storage. Several layers (queries, keys and
-values; gate and up) are one: their weights one under the other, one quantised input, one matmul each way. ``a`` is
-(G R, K), the first adapter weights of G layers padded to a common rank R; ``b`` is (N, R), the second ones, scaled:
-each row meets its own layer's slice of ``z``. Both come in the type of the activations.
+values) are one: their weights one under the other, one quantised input, one matmul each way. ``a`` is (R, K), the
+first adapter weights one under the other; ``b`` is (N, R), the second ones, scaled, each layer's rows in its own
+columns and zeros elsewhere. Both come in the type of the activations.
 
 Opaque, since the compiler would break the careful order of reads up again, and keep what is cheap to make.
 """
@@ -23,11 +23,11 @@ from adaptft.kernels.frozen_weights import Frozen, as_operand
 def adapted_linear(
     x: Tensor, a: Tensor, b: Tensor, weight: list[Tensor], storage: str, out_features: list[int]
 ) -> tuple[Tensor, Tensor]:
-    """(T, K) -> y (T, N) and z (T, G R), in the type of ``x``."""
+    """(T, K) -> y (T, N) and z (T, R), in the type of ``x``."""
     frozen = Frozen(weight, storage, out_features, x.shape[1])
     y = frozen_weights.forward(as_operand(x, frozen), frozen, x.dtype)
     z = x @ a.t()
-    y.addmm_(z, _block_diagonal(b, out_features).t())
+    y.addmm_(z, b.t())
     return y, z
 
 
@@ -43,12 +43,12 @@ def adapted_linear_backward(
     gradient: Tensor, x: Tensor, z: Tensor, a: Tensor, b: Tensor, weight: list[Tensor], storage: str,
     out_features: list[int],
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """-> gradients of x (T, K), a (G R, K) and b (N, R)."""
+    """-> gradients of x (T, K), a (R, K) and b (N, R)."""
     frozen = Frozen(weight, storage, out_features, x.shape[1])
     of_x = frozen_weights.backward(as_operand(gradient, frozen, frozen.row_scale), frozen, x.dtype)
-    of_z = gradient @ _block_diagonal(b, out_features)
+    of_z = gradient @ b
     of_x.addmm_(of_z, a)
-    return of_x, of_z.t() @ x, _diagonal_blocks(gradient.t() @ z, out_features)
+    return of_x, of_z.t() @ x, gradient.t() @ z
 
 
 @adapted_linear_backward.register_fake
@@ -57,25 +57,6 @@ def _(
     out_features: list[int],
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     return torch.empty_like(x), torch.empty_like(a), torch.empty_like(b)
-
-
-def _block_diagonal(b: Tensor, out_features: list[int]) -> Tensor:
-    """(N, R) -> (N, G R): each layer's rows in their own R columns, zeros elsewhere."""
-    if len(out_features) == 1:
-        return b
-    wide = b.new_zeros(b.shape[0], len(out_features) * b.shape[1])
-    start = 0
-    for group, rows in enumerate(out_features):
-        wide[start : start + rows, group * b.shape[1] : (group + 1) * b.shape[1]] = b[start : start + rows]
-        start += rows
-    return wide
-
-
-def _diagonal_blocks(wide: Tensor, out_features: list[int]) -> Tensor:
-    """(N, G R) -> (N, R): of each layer's rows its own R columns."""
-    rank = wide.shape[1] // len(out_features)
-    rows = torch.split(wide, out_features)
-    return torch.cat([part[:, group * rank : (group + 1) * rank] for group, part in enumerate(rows)])
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

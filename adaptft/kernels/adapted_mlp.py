@@ -2,7 +2,8 @@
 
 Keeps the input, gate and up, and the adapters' small ``z``: 2h + 4f bytes a token. The activation and its gradient
 come as the next matmul takes them (:mod:`adaptft.kernels.gated`); where that is in FP8, the adapters read the same
-quantised values. ``a`` and ``b`` as in :mod:`adaptft.kernels.adapted_linear`.
+quantised values. ``a`` (2 R, h) and ``b`` (2 f, R) are those of gate and up, scaled: each row of ``b`` meets its own
+layer's half of ``z``. All come in the type of the activations.
 
 Where memory is shortest, ``tile_tokens`` has it go through the tokens in tiles, forward and backward, and keep
 nothing but the input: gate and up are made again, and exist for one tile at a time.

@@ -87,15 +87,31 @@ def is_plain(layer: Any) -> bool:
 
 
 def packed_adapters(layers: Sequence[Any], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The adapters of layers that share an input: a (G R, K) and scaled b (N, R), padded to a common rank R.
+    """The adapters of G layers that share an input: a (G R, K) and scaled b (N, R), padded to a common rank R.
 
     In the type they multiply in, which the compiler makes together with the padding.
     """
-    pairs = [_adapter(layer) for layer in layers]
-    rank = fused_rank(max(a.shape[0] for a, _ in pairs))
-    a = torch.cat([pad(a, (0, 0, 0, rank - a.shape[0])) for a, _ in pairs])
+    pairs, rank = _adapters(layers)
     b = torch.cat([pad(b, (0, rank - b.shape[1])) for _, b in pairs])
-    return a.to(dtype), b.to(dtype)
+    return _under_each_other(pairs, rank).to(dtype), b.to(dtype)
+
+
+def block_adapters(layers: Sequence[Any], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The same as one adapter for all of them: b is (N, G R), each layer's rows in its own columns."""
+    pairs, rank = _adapters(layers)
+    last = len(pairs) - 1
+    b = torch.cat([pad(b, (rank * g, rank * (last - g) + rank - b.shape[1])) for g, (_, b) in enumerate(pairs)])
+    return _under_each_other(pairs, rank).to(dtype), b.to(dtype)
+
+
+def _adapters(layers: Sequence[Any]) -> tuple[list[tuple[Tensor, Tensor]], int]:
+    """A and scaled B of each layer, and the rank that all are padded to."""
+    pairs = [_adapter(layer) for layer in layers]
+    return pairs, fused_rank(max(a.shape[0] for a, _ in pairs))
+
+
+def _under_each_other(pairs: Sequence[tuple[Tensor, Tensor]], rank: int) -> Tensor:
+    return torch.cat([pad(a, (0, 0, 0, rank - a.shape[0])) for a, _ in pairs])
 
 
 def _adapter(layer: Any) -> tuple[Tensor, Tensor]:
@@ -150,7 +166,7 @@ def _fuse_group(layers: Sequence[Any], transposed_copy: bool) -> None:
 
     def product(x: Tensor) -> Tensor:
         rows = flat(x)
-        a, b = packed_adapters(layers, rows.dtype)
+        a, b = block_adapters(layers, rows.dtype)
         base = first.base_layer if first.joined is None else first.joined
         frozen: Frozen = frozen_of(base)
         y: Tensor = adapted_linear(rows, a, b, frozen.tensors, frozen.storage, frozen.out_features)[0]
