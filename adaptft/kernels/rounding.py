@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 
 from adaptft.kernels.quantize import Operand, empty_operand, quantize_rows
+from adaptft.plans import WEIGHTS_ROUNDED_AT_A_TIME
 
-WEIGHTS_AT_A_TIME = 1 << 26
-"""Weights that are turned round and worked on at once: 256 MiB beside the layer."""
 SIGN, LARGEST_CODE = 0x80, 0x7E
 """Of e4m3: the bit, and 448's code, above which there is no number."""
 
@@ -42,7 +41,7 @@ def quantize_rows_for(weight: Tensor, inputs: Inputs) -> Operand:
     order = inputs.mean.abs().argsort(descending=True)
     back = order.argsort()
     sorted_inputs = Inputs(inputs.mean[order].contiguous(), inputs.variance[order].contiguous())
-    rows = max(WEIGHTS_AT_A_TIME // channels, 1)
+    rows = max(WEIGHTS_ROUNDED_AT_A_TIME // channels, 1)
     parts = zip(weight.split(rows), out.values.split(rows), out.fp8_scale.split(rows), strict=True)  # type: ignore[no-untyped-call]
     for part, values, scale in parts:
         scale.copy_(quantize_rows(part).fp8_scale)

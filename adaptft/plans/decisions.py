@@ -187,6 +187,10 @@ MLP_TILE_TOKENS = 4096
 """Tokens that a tiled MLP takes at a time."""
 SMALLEST_FUSED_RANK = 16
 """Tensor cores multiply tiles of 16."""
+WEIGHTS_ROUNDED_AT_A_TIME = 1 << 26
+"""Of a base that is rounded for what its layers get; 6 bytes each are there beside the layer meanwhile."""
+CALIBRATED_AT_A_TIME = 2048
+"""Tokens that go through the 16-bit model for that."""
 FP8_ALIGNMENT = 16
 """cuBLAS takes FP8 operands whose dimensions are multiples of this."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from adaptft.plans import DTYPE_BYTES, MemoryEstimate
+from adaptft.plans import CALIBRATED_AT_A_TIME, DTYPE_BYTES, WEIGHTS_ROUNDED_AT_A_TIME, MemoryEstimate
 from adaptft.policy.activations import backward_transients, logits_bytes, saved_activations
 from adaptft.policy.states import States, states
 from adaptft.policy.workload import Workload
@@ -96,14 +96,21 @@ def _moments(work: Workload, held: States) -> Iterator[_Moment]:
 
 
 def _loading_bytes(work: Workload) -> int:
-    """A base in FP8 is loaded in 16 bit and converted layer by layer; NF4 is packed while it is read.
+    """A base in FP8 is loaded in 16 bit, sees some tokens, and is converted layer by layer; NF4 is packed while read.
 
     Where weights are sharded, each layer is sharded as soon as it is converted, so that no rank ever has them all.
     """
     if work.method.base_storage != "fp8" or work.is_sharded:
         return 0
-    widest = max(row.in_features * row.out_features for row in work.model.linears)
-    return int(work.model.num_parameters * DTYPE_BYTES[work.precision.weights]) + 2 * widest
+    layers = [row for row in work.model.linears if row.kind != "head"]
+    widest = max(row.in_features * row.out_features for row in layers)
+    longest = max(max(row.in_features, row.out_features) for row in layers)
+    calibrating = converting = 0
+    if work.decisions.adapters.value.calibration_tokens:  # gate, up and their product in 16 bit, one in FP32 twice
+        calibrating = CALIBRATED_AT_A_TIME * longest * (3 * 2 + 2 * 4)
+        converting = 6 * min(widest, WEIGHTS_ROUNDED_AT_A_TIME)
+    base = int(work.model.num_parameters * DTYPE_BYTES[work.precision.weights])
+    return base + max(calibrating, 2 * widest + converting)
 
 
 def _while_loading(work: Workload, loading: int, capacity_bytes: int, *, on_gpu: bool) -> MemoryEstimate:

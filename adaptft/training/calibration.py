@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from adaptft.kernels.rounding import Inputs
+from adaptft.plans import CALIBRATED_AT_A_TIME
 from adaptft.training.batches import Rows, boundaries
-
-TOKENS_AT_A_TIME = 2048
 
 
 class _Moments:
@@ -62,7 +61,7 @@ def _batches(rows: Rows, num_tokens: int, device: torch.device) -> Iterator[dict
     for number in range(len(rows)):
         if seen >= num_tokens:
             return
-        row = {name: values[None, :TOKENS_AT_A_TIME] for name, values in rows[number].items()}
+        row = {name: values[None, :CALIBRATED_AT_A_TIME] for name, values in rows[number].items()}
         seen += row["input_ids"].shape[1]
         arrays = {name: torch.from_numpy(row[name]) for name in ("input_ids", "position_ids")}
         arrays |= boundaries(row["position_ids"])

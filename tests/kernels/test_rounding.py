@@ -75,7 +75,7 @@ def test_inputs_around_zero_are_rounded_for_to_the_nearest():
 def test_a_layer_in_parts_is_rounded_as_in_one(monkeypatch):
     weight, inputs = a_layer()
     whole = quantize_rows_for(weight, inputs)
-    monkeypatch.setattr(rounding, "WEIGHTS_AT_A_TIME", 1000)
+    monkeypatch.setattr(rounding, "WEIGHTS_ROUNDED_AT_A_TIME", 1000)
     parts = quantize_rows_for(weight, inputs)
     assert torch.equal(whole.values.view(torch.uint8), parts.values.view(torch.uint8))
     assert torch.equal(whole.scale, parts.scale)

@@ -213,7 +213,11 @@ def test_a_short_run_of_another_epoch_count_says_so():
     [
         ({}, "adamw", "fused AdamW; learning rate 0.0001 for lora"),
         ({"optim": "adamw_8bit"}, "adamw_8bit", "adamw_8bit asked for"),
-        ({"train_type": "full", "torch_dtype": "bfloat16"}, "adamw", "fused AdamW; learning rate 1e-05 for full"),
+        (
+            {"train_type": "full", "torch_dtype": "bfloat16"},
+            "adamw",
+            "fused AdamW; bf16 weights rounded at random, so that small updates count; learning rate 1e-05 for full",
+        ),
     ],
 )
 def test_the_optimizer_is_the_users_or_fused_adamw(wishes, name, reason):

@@ -8,8 +8,9 @@ import torch
 from training_plans import packs
 from transformers import AutoModelForCausalLM
 
+from adaptft.plans import CALIBRATED_AT_A_TIME
 from adaptft.training.batches import Rows
-from adaptft.training.calibration import TOKENS_AT_A_TIME, inputs_of_layers
+from adaptft.training.calibration import inputs_of_layers
 
 PACKS = Rows(packs([[20 + i % 7, 30 - i % 11] for i in range(10)]))
 
@@ -50,10 +51,10 @@ def test_the_model_is_left_as_it_was(model):
 
 
 def test_a_long_row_is_cut(model):
-    ids = np.arange(TOKENS_AT_A_TIME + 50) % 100 + 3
+    ids = np.arange(CALIBRATED_AT_A_TIME + 50) % 100 + 3
     row = {"input_ids": ids, "labels": ids, "position_ids": np.arange(len(ids))}
     found = [
         inputs_of_layers(model, rows, 3000)[model.model.layers[1].mlp.down_proj]
-        for rows in ([row], [{k: v[:TOKENS_AT_A_TIME] for k, v in row.items()}])
+        for rows in ([row], [{k: v[:CALIBRATED_AT_A_TIME] for k, v in row.items()}])
     ]
     assert torch.equal(found[0].mean, found[1].mean)
