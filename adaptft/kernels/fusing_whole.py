@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adaptft.kernels.frozen_linear import fits_fp8, is_named
+from adaptft.kernels.converting import fits_fp8, is_named
 from adaptft.kernels.fusing import ACTIVATION_NAMES, SHARED_INPUT
 from adaptft.kernels.sharing import flat, share_input
 from adaptft.kernels.trained_linear import trained_linear

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from adaptft.errors import TrainingError
-from adaptft.kernels.frozen_linear import FrozenLinear, convert_nf4, convert_to_fp8, is_named
+from adaptft.kernels.converting import convert_nf4, convert_to_fp8, is_named
+from adaptft.kernels.frozen_linear import FrozenLinear
 from adaptft.kernels.fusing import fuse_adapted_layers, left_unfused
 from adaptft.kernels.fusing_whole import train_in_fp8
 from adaptft.kernels.rounding import Inputs

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from adaptft.kernels.frozen_linear import convert_nf4, convert_to_fp8, fits_fp8, is_named
+from adaptft.kernels.converting import convert_nf4, convert_to_fp8, fits_fp8, is_named
 from adaptft.kernels.quantize import quantize_rows
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
