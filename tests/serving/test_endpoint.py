@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,18 +148,8 @@ def test_an_engine_does_not_outlive_a_killed_adaptft(plan: ServePlan, tmp_path: 
     parent.stdout.close()
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Shells have what they start in the background ignore SIGINT, tests too."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_lets_the_answer_in_progress_finish_and_ends_the_engine(
-    plan: ServePlan, number: int, interruptible: None
-) -> None:
+def test_a_signal_lets_the_answer_in_progress_finish_and_ends_the_engine(plan: ServePlan, number: int) -> None:
     lines: list[str] = []
     answers: list[int] = []
 
