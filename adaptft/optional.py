@@ -12,7 +12,6 @@ from adaptft.errors import MissingPackage
 # import name -> (package on the index, extra of adaptft that brings it)
 EXTRAS: dict[str, tuple[str, str]] = {
     "bitsandbytes": ("bitsandbytes", "qlora"),
-    "transformer_engine": ("transformer-engine", "fp8"),
     "llmcompressor": ("llmcompressor", "export"),
     "compressed_tensors": ("compressed-tensors", "export"),
     "vllm": ("vllm", "serve"),

@@ -73,10 +73,9 @@ def _join(table: Any, bins: list[list[int]]) -> tuple[NDArray[np.int32], dict[st
     import numpy as np
 
     row_sizes, ids, trained = flat(table)
-    row_ends = np.cumsum(row_sizes)
     order = np.concatenate([np.asarray(members) for members in bins])
-    sizes = row_sizes[order]
-    places = list(map(slice, (row_ends[order] - sizes).tolist(), row_ends[order].tolist()))
+    sizes, ends = row_sizes[order], np.cumsum(row_sizes)[order]
+    places = list(map(slice, (ends - sizes).tolist(), ends.tolist()))
     joined = np.concatenate([ids[place] for place in places])  # an index for each token would take four times as long
     labels = np.where(np.concatenate([trained[place] for place in places]), joined, np.int32(IGNORED))
     firsts = np.cumsum(sizes) - sizes

@@ -52,17 +52,17 @@ def convert_to_fp8(
     ]
     for name in names:
         linear = model.get_submodule(name)
-        model.set_submodule(name, to_fp8(linear, transposed_copy, has_weights, inputs.get(linear)))
+        model.set_submodule(name, _to_fp8(linear, transposed_copy, has_weights, inputs.get(linear)))
     return len(names)
 
 
-def to_fp8(linear: Any, transposed_copy: bool, has_weights: bool = True, inputs: Inputs | None = None) -> FrozenLinear:
+def _to_fp8(linear: Any, transposed_copy: bool, has_weights: bool, inputs: Inputs | None) -> FrozenLinear:
     """The FP8 form of a linear layer, rounded for its ``inputs``; without ``has_weights`` only the memory for it."""
     if has_weights:
         weight = linear.weight.detach()
-        quantized, scale = quantize_rows(weight) if inputs is None else quantize_rows_for(weight, inputs)
-        assert scale is not None
-        tensors = [quantized, scale.t().contiguous(), *([transpose_fp8(quantized)] if transposed_copy else [])]
+        rounded = quantize_rows(weight) if inputs is None else quantize_rows_for(weight, inputs)
+        tensors = [rounded.values, rounded.fp8_scale.t().contiguous()]
+        tensors += [transpose_fp8(rounded.values)] if transposed_copy else []
     else:
         weight = torch.empty_like(linear.weight, dtype=torch.float8_e4m3fn, requires_grad=False)
         tensors = [weight, weight.new_empty(1, len(weight), dtype=torch.float32)]

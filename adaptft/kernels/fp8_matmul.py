@@ -35,16 +35,18 @@ from adaptft.plans import FP8_ALIGNMENT
 
 
 def fp8_matmul(
-    x: Tensor, rows: Tensor, x_scale: Tensor, row_scale: Tensor, dtype: torch.dtype, *, fast_accum: bool = True
+    x: Tensor, rows: Tensor, x_scale: Tensor, row_scale: Tensor | None, dtype: torch.dtype, *, fast_accum: bool = True
 ) -> Tensor:
     """(T, K) and (N, K), both e4m3, -> (T, N). Off the GPU, where there is no such matmul, in float32.
 
     Args:
         x_scale: (T, 1) float32.
-        row_scale: (1, N) float32.
+        row_scale: (1, N) float32; None where it is folded into ``x``.
         dtype: bf16 on the GPU.
         fast_accum: sum in the tensor core's own registers, which keep fewer bits than float32.
     """
+    if row_scale is None:
+        row_scale = x_scale.new_ones(1, rows.shape[0])
     if not x.is_cuda:
         return ((x.float() * x_scale) @ (rows.float() * row_scale.t()).t()).to(dtype)
     return torch._scaled_mm(x, rows.t(), scale_a=x_scale, scale_b=row_scale, out_dtype=dtype, use_fast_accum=fast_accum)
@@ -72,8 +74,7 @@ def forward(x: Operand, weight: Operand, dtype: torch.dtype) -> Tensor:
 
 def input_gradient(gradient: Operand, weight: Operand, dtype: torch.dtype) -> Tensor:
     """(T, N) -> (T, K): ``dy W``; ``gradient`` comes with W's scales folded in."""
-    ones = torch.ones(1, weight.values.shape[1], device=gradient.values.device)
-    return fp8_matmul(gradient.values, transpose_fp8(weight.values), gradient.fp8_scale, ones, dtype)
+    return fp8_matmul(gradient.values, transpose_fp8(weight.values), gradient.fp8_scale, None, dtype)
 
 
 def weight_gradient(gradient: Operand, x: Operand, weight_scale: Tensor, dtype: torch.dtype) -> Tensor:
@@ -86,9 +87,8 @@ def weight_gradient(gradient: Operand, x: Operand, weight_scale: Tensor, dtype: 
     weights = gradient.fp8_scale * x.fp8_scale
     largest = weights.amax()
     by_output = rescale_transposed(_aligned(gradient.values), _aligned(weights / largest))
-    ones = torch.ones(1, x.values.shape[1], device=x.values.device)
     by_input = transpose_fp8(_aligned(x.values))
-    return fp8_matmul(by_output, by_input, largest / weight_scale, ones, dtype, fast_accum=False)  # sums of all tokens
+    return fp8_matmul(by_output, by_input, largest / weight_scale, None, dtype, fast_accum=False)  # sums of all tokens
 
 
 def _aligned(rows: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from adaptft.kernels import frozen_weights
 from adaptft.kernels.frozen_weights import Frozen, as_operand
 from adaptft.kernels.quantize import transpose_fp8
+from adaptft.kernels.sharing import joined_bias
 
 
 @torch.library.custom_op("adaptft::frozen_linear", mutates_args=())
@@ -145,7 +146,7 @@ def joined(bases: Sequence[Any], *, transposed_copy: bool) -> FrozenLinear:
             base.weight.data = part
     if storage == "fp8" and transposed_copy:
         tensors.append(transpose_fp8(tensors[0]))
-    return FrozenLinear(Frozen(tensors, storage, rows, bases[0].in_features), _joined_bias(bases))
+    return FrozenLinear(Frozen(tensors, storage, rows, bases[0].in_features), joined_bias(bases))
 
 
 _JOINERS: dict[str, Any] = {
@@ -157,10 +158,3 @@ _JOINERS: dict[str, Any] = {
         torch.cat([w.tensors[-1] for w in weights], 1),
     ],
 }
-
-
-def _joined_bias(bases: Sequence[Any]) -> Tensor | None:
-    given = [base.bias for base in bases if base.bias is not None]
-    if not given:
-        return None
-    return torch.cat([given[0].new_zeros(b.out_features) if b.bias is None else b.bias.detach() for b in bases])

@@ -72,8 +72,7 @@ def backward(gradient: Operand, weight: Frozen, dtype: torch.dtype) -> Tensor:
     """(T, N) -> (T, K): ``dy W``; in FP8 ``dy`` comes with W's row scales folded in."""
     if gradient.scale is None:
         return gradient.values @ _in_16_bit(weight, gradient.values.dtype)
-    ones = torch.ones(1, weight.in_features, device=gradient.values.device)
-    return fp8_matmul(gradient.values, _fp8_columns(weight), gradient.scale, ones, dtype)
+    return fp8_matmul(gradient.values, _fp8_columns(weight), gradient.scale, None, dtype)
 
 
 def _in_16_bit(weight: Frozen, dtype: torch.dtype) -> Tensor:

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Sequence
 from types import MethodType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from adaptft.kernels.converting import fits_fp8, is_named
 from adaptft.kernels.fusing import ACTIVATION_NAMES, SHARED_INPUT
-from adaptft.kernels.sharing import flat, share_input
+from adaptft.kernels.sharing import flat, joined_bias, share_input
 from adaptft.kernels.trained_linear import trained_linear
 from adaptft.kernels.trained_mlp import trained_mlp
 from adaptft.plans import FUSED_MLP_LAYERS
@@ -64,10 +63,8 @@ def _fuse_mlp(block: Any, layers: Sequence[Any]) -> bool:
 def _share(_: Any, layers: Sequence[Any]) -> bool:
     def product(x: Tensor) -> Tensor:
         y: Tensor = trained_linear(flat(x), [layer.weight for layer in layers])[0]
-        if all(layer.bias is None for layer in layers):
-            return y
-        biases = [layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias for layer in layers]
-        return y + torch.cat(biases).to(y.dtype)
+        bias = joined_bias(layers)
+        return y if bias is None else y + bias.to(y.dtype)
 
     share_input(layers, product)
     return True

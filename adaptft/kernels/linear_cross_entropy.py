@@ -6,7 +6,7 @@ is computed in the forward pass, while the chunk is at hand, as in Liger-Kernel 
 
 The head multiplies in 16 bit also where all else is in FP8. Quantised, the gradient of its logits loses its tail: a
 row's largest value is the label's, and thousands of small probabilities beside it, which balance it, become zeros.
-SmolLM2-135M then learns to a loss 1 % higher, for 8 ms less in a step of 280 (8192 tokens of a 7B, H200).
+SmolLM2-135M then learns to a loss 1 % higher, for 12 ms less of a head's 26 (8192 tokens of a 7B, H200).
 """
 
 from __future__ import annotations

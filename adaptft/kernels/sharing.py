@@ -20,6 +20,14 @@ def flat(x: Tensor) -> Tensor:
     return x.reshape(-1, x.shape[-1])
 
 
+def joined_bias(layers: Sequence[Any]) -> Tensor | None:
+    """The biases of linear layers one after the other, zeros where one has none; None where none has."""
+    given = [layer.bias for layer in layers if layer.bias is not None]
+    if not given:
+        return None
+    return torch.cat([given[0].new_zeros(x.out_features) if x.bias is None else x.bias for x in layers])
+
+
 def share_input(layers: Sequence[Any], product: Forward, *, is_active: Callable[[Any], bool] = lambda _: True) -> None:
     """Have ``product`` compute for all ``layers``, which are called one after the other with the same input.
 

@@ -31,10 +31,8 @@ def _round(weight, scale, mean, variance, codes, rows, columns, ROWS: tl.constex
         is_below = tl.abs(wanted) > tl.abs(near.to(tl.float32))
         other_size = tl.minimum(tl.maximum(tl.where(is_below, size + 1, size - 1), 0), LAST_CODE)
         other_code = (sign | other_size).to(tl.uint8)
-        error, other_error = (
-            near.to(tl.float32) - wanted,
-            other_code.to(tl.float8e4nv, bitcast=True).to(tl.float32) - wanted,
-        )
+        error = near.to(tl.float32) - wanted
+        other_error = other_code.to(tl.float8e4nv, bitcast=True).to(tl.float32) - wanted
         after, other_after = left + m * error, left + m * other_error
         farther = v * other_error * other_error + other_after * other_after < v * error * error + after * after
         left = tl.where(farther, other_after, after)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
 from adaptft.kernels.rounding import Inputs
@@ -64,5 +65,4 @@ def _batches(rows: Rows, num_tokens: int, device: torch.device) -> Iterator[dict
         row = {name: values[None, :CALIBRATED_AT_A_TIME] for name, values in rows[number].items()}
         seen += row["input_ids"].shape[1]
         arrays = {name: torch.from_numpy(row[name]) for name in ("input_ids", "position_ids")}
-        arrays |= boundaries(row["position_ids"])
-        yield {name: value.to(device) if torch.is_tensor(value) else value for name, value in arrays.items()}
+        yield send_to_device(arrays | boundaries(row["position_ids"]), device)

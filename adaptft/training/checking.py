@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.utils import send_to_device
 
 from adaptft.plans import DTYPE_NAMES, TrainPlan
 from adaptft.training import losses
@@ -31,8 +32,7 @@ def check_planned_loss(plan: TrainPlan, model: Any) -> None:
     tokens = torch.from_numpy(positions).to(device)
     inputs: dict[str, Any] = {"input_ids": tokens, "labels": tokens.roll(-1, 1), "position_ids": tokens}
     if plan.decisions.attention.value.implementation == "varlen":
-        edges = boundaries(positions)
-        inputs |= {name: edge.to(device) if torch.is_tensor(edge) else edge for name, edge in edges.items()}
+        inputs |= send_to_device(boundaries(positions), device)
     dtype = "fp32" if plan.decisions.placement.value.is_sharded else autocast_dtype(plan.decisions)  # shards cast
     casting = torch.autocast(device.type, getattr(torch, DTYPE_NAMES[dtype])) if dtype != "fp32" else nullcontext()
     with casting:
