@@ -18,7 +18,7 @@ from typing import Any
 from product import GIB, TAIL, Failed, watch
 
 SCRIPT = "run_peers.sh"
-RESULT = re.compile(r"^RESULT (\{.*\})$", re.M)
+RESULT = re.compile(r"\bRESULT (\{.*\})$", re.M)
 THEIR_FIRST_STEP = re.compile(r"""['"]loss['"]: ?""")
 
 

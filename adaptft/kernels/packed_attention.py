@@ -83,14 +83,13 @@ def varlen_attention(
     return packed.view(batch, tokens, heads, head_dim), None
 
 
-def _no_mask(*_: Any, **__: Any) -> None:
-    return None
-
-
 def register() -> str:
-    """Make the kernel known to transformers; returns the name for ``attn_implementation``."""
-    from transformers import AttentionInterface, AttentionMaskInterface
+    """Make the kernel known to transformers; returns the name for ``attn_implementation``.
+
+    No mask is registered with it: transformers then makes none, where it would otherwise look for documents in the
+    positions first, for which the host waits for the GPU in every micro-batch.
+    """
+    from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, varlen_attention)
-    AttentionMaskInterface.register(NAME, _no_mask)
     return NAME

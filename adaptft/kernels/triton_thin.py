@@ -10,6 +10,9 @@ from torch import Tensor
 from adaptft.kernels.quantize import Operand
 
 ROWS, COLUMNS = 64, 128
+ADD_ROWS, DOWN_COLUMNS_AT_SMALL_RANKS, SMALL_RANK = 32, 256, 16
+"""The fastest of tiles of 32 to 128 rows and 64 to 256 columns for a 7B's gate and up on an H200 (2026-12-01); the
+sums of a larger rank would not stay in registers."""
 PARTS = 8
 """Into how many parts the summed dimension is cut: enough programs for every processor."""
 
@@ -97,7 +100,7 @@ def across_rows_on_gpu(x: Operand, small: Tensor, groups: int) -> Tensor:
     out = torch.empty(PARTS, rows, groups * rank, device=small.device, dtype=torch.float32)
     _across_rows[(triton.cdiv(rows, ROWS), groups * PARTS)](
         x.values, x.scale, small.contiguous(), out, rows, columns, x.values.stride(0), _part(columns, COLUMNS),
-        groups, PARTS, rank, ROWS, COLUMNS, num_warps=4, num_stages=4,
+        groups, PARTS, rank, ROWS, COLUMNS, num_warps=4, num_stages=3,
     )  # fmt: skip
     return out.sum(0).to(small.dtype)
 
@@ -105,10 +108,11 @@ def across_rows_on_gpu(x: Operand, small: Tensor, groups: int) -> Tensor:
 def down_columns_on_gpu(x: Operand, small: Tensor, groups: int) -> Tensor:
     """See :func:`adaptft.kernels.thin.down_columns`."""
     (rows, wide), rank = x.values.shape, small.shape[1] // groups
+    block = DOWN_COLUMNS_AT_SMALL_RANKS if rank <= SMALL_RANK else COLUMNS
     out = torch.empty(PARTS, rank, wide, device=small.device, dtype=torch.float32)
-    _down_columns[(groups * triton.cdiv(wide // groups, COLUMNS), PARTS)](
+    _down_columns[(groups * triton.cdiv(wide // groups, block), PARTS)](
         x.values, x.scale, small.contiguous(), out, rows, wide // groups, x.values.stride(0), _part(rows, ROWS),
-        groups, rank, ROWS, COLUMNS, num_warps=4, num_stages=4,
+        groups, rank, ROWS, block, num_warps=4, num_stages=3,
     )  # fmt: skip
     return out.sum(0).t()
 
@@ -127,7 +131,7 @@ def add_low_rank_and_range_on_gpu(y: Tensor, z: Tensor, b: Tensor) -> Tensor:
 
 def _launch_add(y: Tensor, z: Tensor, b: Tensor, groups: int, largest: Tensor | None) -> None:
     rows, columns = y.shape[0], y.shape[1] // groups
-    _add_low_rank[(triton.cdiv(rows, ROWS), groups * triton.cdiv(columns, COLUMNS))](
+    _add_low_rank[(triton.cdiv(rows, ADD_ROWS), groups * triton.cdiv(columns, COLUMNS))](
         y, z.contiguous(), b.contiguous(), largest, rows, columns, y.stride(0),
-        largest is not None, groups, b.shape[1], ROWS, COLUMNS, num_warps=4,
+        largest is not None, groups, b.shape[1], ADD_ROWS, COLUMNS, num_warps=4,
     )  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from adaptft.plans import LossKernel
-from adaptft.training.losses import install_loss
+from adaptft.training.losses import _trained, install_loss
 
 IGNORED = -100
 
@@ -39,6 +39,14 @@ def _loss_and_gradients(model, tokens, labels):
     return loss.detach(), {name: p.grad for name, p in model.named_parameters()}
 
 
+def test_a_micro_batch_of_known_count_needs_no_wait_for_the_device(pair):
+    """A tensor on torch's meta device has no values to wait for: reading one is an error."""
+    labels = torch.full((32,), IGNORED, device="meta")
+    assert _trained(labels, 7).shape == (7,)
+    with pytest.raises(NotImplementedError):
+        _trained(labels, None)
+
+
 @pytest.mark.parametrize("kept", [1.0, 0.4, 0.05], ids=["all rows trained", "some", "hardly any"])
 def test_only_trained_rows_meet_the_head_and_nothing_changes(pair, kept):
     torch.manual_seed(0)
@@ -48,6 +56,13 @@ def test_only_trained_rows_meet_the_head_and_nothing_changes(pair, kept):
     torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
     for name, gradient in wanted.items():
         torch.testing.assert_close(got[name], gradient, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.4], ids=["none trained", "some"])
+def test_rows_are_found_by_their_count_as_without(kept):
+    torch.manual_seed(0)
+    labels = _labels(kept).view(-1)
+    assert _trained(labels, int((labels != IGNORED).sum())).equal(_trained(labels, None))
 
 
 def test_a_batch_without_a_trained_token_has_no_loss_and_moves_nothing(pair):
