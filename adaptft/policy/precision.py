@@ -27,8 +27,8 @@ def precision_candidates(
     wanted = SHORT_DTYPES[request.torch_dtype] if request.torch_dtype else None
     candidates = _on_cpu(cpu, wanted, train_type) if gpu is None else _on_gpu(gpu, wanted, train_type)
     if request.fp8:
-        return tuple(_fp8_asked_for(gpu, model, candidate, train_type) for candidate in candidates)
-    if request.fp8 is None and wanted is None and _fp8_gains(gpu, model, train_type):
+        return tuple(_fp8_asked_for(gpu, model, candidate, train_type, request) for candidate in candidates)
+    if request.fp8 is None and wanted is None and _fp8_gains(gpu, model, train_type, request):
         why = "; FP8 matmuls in the frozen base, which Hopper runs at twice the bf16 rate"
         return tuple(_fp8(candidate, why, candidate.source) for candidate in candidates)
     return candidates
@@ -86,12 +86,14 @@ def _capabilities(gpu: Gpu) -> Capabilities:
     return capabilities(gpu.compute_capability or (0, 0))
 
 
-def fp8_obstacle(gpu: Gpu | None, model: ModelShape, train_type: TrainType) -> str | None:
+def fp8_obstacle(gpu: Gpu | None, model: ModelShape, train_type: TrainType, request: TrainRequest) -> str | None:
     """Why FP8 matmuls are impossible here, None where they are possible."""
     if gpu is None:
         return "FP8 training needs a GPU"
     if not _capabilities(gpu).fp8:
         return f"{gpu.name} ({_capabilities(gpu).name}) has no FP8 tensor cores; Ada, Hopper and Blackwell have"
+    if request.use_dora:
+        return "DoRA takes the norm of the base's own weights in every pass, which FP8 would change"
     if train_type == "full" and model.moe is not None:
         return f"the experts of {model.name} are no linear layers of their own"
     odd = [r.name for r in model.linears if r.kind in ("attention", "mlp") and _is_odd(r.in_features, r.out_features)]
@@ -102,10 +104,10 @@ def _is_odd(*features: int) -> bool:
     return any(size % FP8_ALIGNMENT for size in features)
 
 
-def _fp8_gains(gpu: Gpu | None, model: ModelShape, train_type: TrainType) -> bool:
+def _fp8_gains(gpu: Gpu | None, model: ModelShape, train_type: TrainType, request: TrainRequest) -> bool:
     return (
         gpu is not None
-        and fp8_obstacle(gpu, model, train_type) is None
+        and fp8_obstacle(gpu, model, train_type, request) is None
         and _fp8_without_gain(gpu, model, train_type) is None
     )
 
@@ -125,15 +127,15 @@ def _fp8_without_gain(gpu: Gpu, model: ModelShape, train_type: TrainType) -> str
 
 def fp8_left_out(gpu: Gpu, model: ModelShape, train_type: TrainType, request: TrainRequest) -> str:
     """Why a run on ``gpu`` does without FP8."""
-    without = fp8_obstacle(gpu, model, train_type) or _fp8_without_gain(gpu, model, train_type)
+    without = fp8_obstacle(gpu, model, train_type, request) or _fp8_without_gain(gpu, model, train_type)
     asked = "not wanted" if request.fp8 is False else f"{request.torch_dtype} is asked for"
     return without or asked
 
 
 def _fp8_asked_for(
-    gpu: Gpu | None, model: ModelShape, decision: Decision[Precision], train_type: TrainType
+    gpu: Gpu | None, model: ModelShape, decision: Decision[Precision], train_type: TrainType, request: TrainRequest
 ) -> Decision[Precision]:
-    obstacle = fp8_obstacle(gpu, model, train_type)
+    obstacle = fp8_obstacle(gpu, model, train_type, request)
     if decision.value.compute != "bf16":
         obstacle = obstacle or f"the rest would be in {decision.value.compute}, and FP8 goes with bf16"
     if obstacle:

@@ -169,8 +169,8 @@ def _swap_frozen_linears(
     inputs: Mapping[nn.Module, Inputs] | None,
 ) -> None:
     """Put our kernels under the adapters; what calls itself FP8 or NF4 must be so in every adapted layer."""
-    if method.base_storage not in ("fp8", "nf4"):
-        return
+    if method.base_storage not in ("fp8", "nf4") or method.use_dora:
+        return  # DoRA asks bitsandbytes' own layers for their weights
     if method.base_storage == "fp8":
         converted = convert_to_fp8(
             model,

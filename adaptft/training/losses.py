@@ -28,8 +28,8 @@ AGREEMENT = 0.02
 def install_loss(model: Any, kernel: LossKernel, compute_dtype: torch.dtype) -> None:
     """Make ``model(input_ids=..., labels=..., ...)`` return ``{"loss": sum}`` by the planned kernel.
 
-    With ``by_logits=True`` it is the loss of the model's own logits. ``num_labels``, how many tokens are trained, spares
-    the host a wait for the GPU to count them.
+    With ``by_logits=True`` it is the loss of the model's own logits. ``num_labels``, how many tokens are trained,
+    spares the host a wait for the GPU to count them.
 
     Args:
         model: the causal language model itself, below PEFT.

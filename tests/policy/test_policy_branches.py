@@ -131,6 +131,7 @@ def test_layers_are_compiled_where_triton_is_and_shapes_are_fixed(model, package
 @pytest.mark.parametrize(
     ("key", "model", "train_type", "obstacle"),
     [
+        ("h100", QWEN_7B, "dora", "DoRA takes the norm of the base's own weights"),
         ("h100", QWEN_7B, "lora", None),
         ("h100", qwen2(2056, 4864, 24, 8, 2), "lora", "dimensions of q_proj"),
         ("h100", QWEN_7B, "qlora", None),
@@ -140,7 +141,8 @@ def test_layers_are_compiled_where_triton_is_and_shapes_are_fixed(model, package
     ],
 )
 def test_what_stands_against_fp8(key, model, train_type, obstacle):
-    found = fp8_obstacle(gpu_named(key), model, train_type)
+    kind = "lora" if train_type == "dora" else train_type
+    found = fp8_obstacle(gpu_named(key), model, kind, TrainRequest(model="m", use_dora=train_type == "dora"))
     assert found is None if obstacle is None else obstacle in (found or "")
 
 

@@ -48,6 +48,18 @@ def test_lora_on_an_nf4_base_learns_on_the_cpu(tiny_qwen2, tmp_path):
     )
 
 
+def test_dora_on_an_nf4_base_begins_where_lora_does(tiny_qwen2, tmp_path):
+    """Its norms are those of the weights that bitsandbytes unpacks, not of their bytes."""
+    pytest.importorskip("bitsandbytes")
+    four_bit = {"train_type": "qlora", "base_storage": "nf4", "double_quant": True}
+    dora, lora = (
+        losses(trained(a_plan(tiny_qwen2, method={**four_bit, "use_dora": use}), tmp_path / str(use)))
+        for use in (True, False)
+    )
+    assert dora[0] == pytest.approx(lora[0], rel=1e-3)
+    assert dora[-1] < dora[0] - 0.2
+
+
 def plain_model(path):
     from transformers import AutoModelForCausalLM
 
