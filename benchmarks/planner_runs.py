@@ -36,7 +36,7 @@ def plan(cell: Cell, machine: Machine, model: ModelShape, data: DatasetShape) ->
 
 
 def random_base(builder: Any, made: TrainPlan, name: str) -> Any:
-    """The model with random weights, on the device and stored as planned."""
+    """The model with random weights, stored as planned, where the plan has it loaded."""
     import torch
 
     from adaptft.kernels.packed_attention import register
@@ -52,6 +52,8 @@ def random_base(builder: Any, made: TrainPlan, name: str) -> Any:
     model.config.use_cache = False
     if decisions.method.value.base_storage == "nf4":
         to_nf4(model, made)
+    if decisions.adapters.value.by_layer:
+        model.to("cpu")
     if made.machine.gpus:
         torch.cuda.empty_cache()
     return model

@@ -17,8 +17,8 @@ MOST_FAILURES = 6
 # The shell is process 1, to which Kubernetes sends SIGTERM: it passes it on and waits. A run that was stopped has saved
 # and ends with 0, which Kubernetes would take for the end: so the result decides.
 SCRIPT = """\
+trap '[ -n "$!" ] || exit 1; kill -TERM $!' TERM
 {command} &
-trap 'kill -TERM $!' TERM
 wait $! || wait $!
 status=$?
 [ "$status" -eq 0 ] && [ -e {finished} ]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adaptft.models.loading import load_weights
 from adaptft.optional import require
 from adaptft.plans import DTYPE_NAMES, TrainPlan
+
+if TYPE_CHECKING:
+    import torch
 
 
 def load_for_training(plan: TrainPlan, path: Path, *, has_weights: bool = True) -> Any:
@@ -61,19 +64,28 @@ def _without_weights(plan: TrainPlan, path: Path) -> Any:
     return model
 
 
-def _device_map(plan: TrainPlan) -> dict[str, int | str]:
-    """One device for the whole model, unless the plan splits its layers; each rank takes its own GPU.
-
-    What is to be sharded begins on the host: a GPU need not hold the whole.
-    """
+def own_device(plan: TrainPlan) -> torch.device:
+    """Where the model of this rank is trained."""
     import os
 
+    import torch
+
+    if plan.decisions.placement.value.strategy == "cpu" or not plan.machine.gpus:
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+
+
+def _device_map(plan: TrainPlan) -> dict[str, Any]:
+    """One device for the whole model, unless the plan splits its layers; each rank takes its own GPU.
+
+    What is to be sharded begins on the host, as does what goes to the GPU by layers: a GPU need not hold the whole.
+    """
     placement = plan.decisions.placement.value
-    if placement.strategy == "cpu" or placement.is_sharded or not plan.machine.gpus:
+    if placement.is_sharded or plan.decisions.adapters.value.by_layer:
         return {"": "cpu"}
     if placement.strategy == "layer_split" and placement.device_map:
         return placement.device_map
-    return {"": int(os.environ.get("LOCAL_RANK", 0))}
+    return {"": own_device(plan)}
 
 
 def _attention_name(implementation: str) -> str:

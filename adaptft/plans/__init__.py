@@ -5,7 +5,6 @@ Every part stands in a ``Decision`` with the reason and with who took it: ``poli
 
 from adaptft.plans.common import DTYPE_BYTES, DTYPE_NAMES, SHORT_DTYPES, Decision, Dtype, Source
 from adaptft.plans.decisions import (
-    CALIBRATED_AT_A_TIME,
     FP8_ALIGNMENT,
     FUSED_MLP_LAYERS,
     MLP_TILE_TOKENS,
@@ -31,7 +30,6 @@ from adaptft.plans.serving import ServePlan
 from adaptft.plans.training import CostEstimate, MemoryEstimate, Rejected, SpeedEstimate, TrainPlan
 
 __all__ = [
-    "CALIBRATED_AT_A_TIME",
     "DTYPE_BYTES",
     "DTYPE_NAMES",
     "FP8_ALIGNMENT",

@@ -189,8 +189,6 @@ SMALLEST_FUSED_RANK = 16
 """Tensor cores multiply tiles of 16."""
 WEIGHTS_ROUNDED_AT_A_TIME = 1 << 26
 """Of a base that is rounded for what its layers get; 6 bytes each are there beside the layer meanwhile."""
-CALIBRATED_AT_A_TIME = 2048
-"""Tokens that go through the 16-bit model for that."""
 FP8_ALIGNMENT = 16
 """cuBLAS takes FP8 operands whose dimensions are multiples of this."""
 
@@ -215,6 +213,8 @@ class AdapterKernels:
     """MLPs take so many tokens at a time and keep nothing but their input; 0: all at once."""
     calibration_tokens: int = 0
     """FP8 weights are rounded by what so many tokens of the data put into their layers; 0: each to the nearest."""
+    by_layer: bool = False
+    """A base in FP8 waits on the host, and each layer comes to the GPU to be converted; False: all comes first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

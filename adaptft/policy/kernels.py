@@ -124,16 +124,24 @@ def choose_adapter_kernels(
     transposed_copy: bool,
     tiled_mlp: bool = False,
     is_sharded: bool = False,
+    by_layer: bool = False,
 ) -> Decision[AdapterKernels]:
-    """Fused wherever their kernels run and the adapters are plain; FP8 weights once or twice as memory allows."""
+    """Fused wherever their kernels run and the adapters are plain; FP8 weights once or twice as memory allows.
+
+    Args:
+        by_layer: a base in FP8 need not come to the GPU whole before it is converted.
+    """
     if method.train_type == "full":
         return Decision(AdapterKernels(fused=False), "no adapters: every weight is trained")
     rounding, how = _rounding(method, is_sharded=is_sharded)
+    by_layer = by_layer and rounding > 0
+    how += ", layer by layer, so that the GPU never holds it in 16 bit" if by_layer else ""
     obstacle = _fusing_obstacle(gpu, method, precision, software)
     if not obstacle and is_sharded:
         obstacle = "fused operators join weights, which would be whole on every GPU"
     if obstacle:
-        return Decision(AdapterKernels(fused=False, calibration_tokens=rounding), f"{obstacle}: PEFT's own layers{how}")
+        plain = AdapterKernels(fused=False, calibration_tokens=rounding, by_layer=by_layer)
+        return Decision(plain, f"{obstacle}: PEFT's own layers{how}")
     reason = "each MLP one operator, and layers that share an input: fewer trips through memory"
     tile = MLP_TILE_TOKENS if tiled_mlp else 0
     if tile:
@@ -143,7 +151,7 @@ def choose_adapter_kernels(
         reason += "; FP8 weights "
         reason += "twice, as they are and transposed" if is_kept_twice else "once, to save memory"
     kernels = AdapterKernels(
-        fused=True, transposed_copy=is_kept_twice, mlp_tile_tokens=tile, calibration_tokens=rounding
+        fused=True, transposed_copy=is_kept_twice, mlp_tile_tokens=tile, calibration_tokens=rounding, by_layer=by_layer
     )
     return Decision(kernels, reason + how)
 
@@ -154,7 +162,7 @@ def _rounding(method: Method, *, is_sharded: bool) -> tuple[int, str]:
         return 0, ""
     if is_sharded:
         return 0, "; FP8 weights rounded to the nearest, since no GPU has the whole model to see what its layers get"
-    return CALIBRATION_TOKENS, f"; FP8 weights rounded for what {CALIBRATION_TOKENS} tokens of the data put into them"
+    return CALIBRATION_TOKENS, f"; the base rounded for what {CALIBRATION_TOKENS} tokens of the data put into it"
 
 
 def _fusing_obstacle(gpu: Gpu | None, method: Method, precision: Precision, software: Software) -> str | None:

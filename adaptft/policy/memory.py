@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from adaptft.plans import CALIBRATED_AT_A_TIME, DTYPE_BYTES, WEIGHTS_ROUNDED_AT_A_TIME, MemoryEstimate
+from adaptft.plans import DTYPE_BYTES, WEIGHTS_ROUNDED_AT_A_TIME, MemoryEstimate
 from adaptft.policy.activations import backward_transients, logits_bytes, saved_activations
 from adaptft.policy.states import States, states
+from adaptft.policy.storage import stored_bytes
 from adaptft.policy.workload import Workload
 from adaptft.units import GiB, MiB
 
@@ -96,21 +97,24 @@ def _moments(work: Workload, held: States) -> Iterator[_Moment]:
 
 
 def _loading_bytes(work: Workload) -> int:
-    """A base in FP8 is loaded in 16 bit, sees some tokens, and is converted layer by layer; NF4 is packed while read.
+    """A base in FP8 sees some tokens in 16 bit and is converted; NF4 is packed while read.
 
-    Where weights are sharded, each layer is sharded as soon as it is converted, so that no rank ever has them all.
+    It comes to the GPU layer by layer, beside those that are converted already, or whole. Where weights are sharded,
+    each layer is sharded as soon as it is converted, so that no rank ever has them all.
     """
     if work.method.base_storage != "fp8" or work.is_sharded:
         return 0
-    layers = [row for row in work.model.linears if row.kind != "head"]
-    widest = max(row.in_features * row.out_features for row in layers)
-    longest = max(max(row.in_features, row.out_features) for row in layers)
-    calibrating = converting = 0
-    if work.decisions.adapters.value.calibration_tokens:  # gate, up and their product in 16 bit, one in FP32 twice
-        calibrating = CALIBRATED_AT_A_TIME * longest * (3 * 2 + 2 * 4)
-        converting = 6 * min(widest, WEIGHTS_ROUNDED_AT_A_TIME)
-    base = int(work.model.num_parameters * DTYPE_BYTES[work.precision.weights])
-    return base + max(calibrating, 2 * widest + converting)
+    kernels, size = work.decisions.adapters.value, DTYPE_BYTES[work.precision.weights]
+    rows = [row for row in work.model.linears if row.kind != "head"]
+    widest = max(row.num_weights // row.count for row in rows)
+    longest = max(max(row.in_features, row.out_features) for row in rows)
+    # gate, up and their product in 16 bit, one in FP32 twice
+    calibrating = kernels.calibration_tokens * longest * (3 * 2 + 2 * 4)
+    converting = 6 * min(widest, WEIGHTS_ROUNDED_AT_A_TIME) if kernels.calibration_tokens else 0
+    if kernels.by_layer:
+        layer = size * sum(row.num_weights for row in rows) // work.model.num_layers
+        return stored_bytes(work) + layer + max(calibrating, converting)
+    return int(work.model.num_parameters * size) + max(calibrating, size * widest + converting)
 
 
 def _while_loading(work: Workload, loading: int, capacity_bytes: int, *, on_gpu: bool) -> MemoryEstimate:

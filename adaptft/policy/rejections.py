@@ -26,7 +26,7 @@ def too_much(memory: MemoryEstimate) -> str:
     """``needs 31.2 GiB of 22.0 GiB free: 9.2 GiB too much``, and when it does where that is not in a step."""
     needed, free = format_bytes(memory.needed_bytes), format_bytes(memory.capacity_bytes)
     lack = memory.needed_bytes - memory.capacity_bytes
-    when = " while it is loaded in 16 bit" if memory.moment == "load" else ""
+    when = " while it is loaded" if memory.moment == "load" else ""
     return f"needs {needed} of {free} free{when}: " + (
         f"{format_bytes(lack)} too much" if lack > 0 else f"less than {FREE_MARGIN:.0%} would stay free"
     )

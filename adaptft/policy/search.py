@@ -21,6 +21,7 @@ from adaptft.policy.memory import estimate_memory, fits
 from adaptft.policy.methods import choose_method
 from adaptft.policy.setting import Setting
 from adaptft.policy.speed import estimate_speed
+from adaptft.policy.storage import fits_on_host
 from adaptft.policy.targets import Targets
 from adaptft.policy.workload import Workload
 from adaptft.requests import TrainType
@@ -155,6 +156,7 @@ def _candidate(
             transposed_copy=thrift.fp8_copies,
             tiled_mlp=thrift.tiled_mlp,
             is_sharded=setting.placement.value.is_sharded,
+            by_layer=fits_on_host(model, precision.value, setting.placement.value, setting.machine),
         ),
     )
     if request.tiled_mlp and not decisions.adapters.value.fused:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from adaptft.facts import LinearShape, ModelShape
-from adaptft.plans import DTYPE_BYTES, Method, Precision
+from adaptft.facts import LinearShape, Machine, ModelShape
+from adaptft.plans import DTYPE_BYTES, SHORT_DTYPES, Method, Placement, Precision
+from adaptft.policy.devices import host_free_bytes
 from adaptft.policy.workload import Workload
 
 CONVERTED_BYTES = {"fp8": 1, "nf4": 0.5}
@@ -65,6 +66,17 @@ def stored_bytes(work: Workload) -> int:
 def is_converted(row: LinearShape, method: Method) -> bool:
     """Linear layers with their own module; fused experts, heads and routers stay in 16 bit."""
     return row.is_linear_module and row.kind not in ("head", "router") and row.name not in method.skipped_modules
+
+
+def fits_on_host(model: ModelShape, precision: Precision, placement: Placement, machine: Machine) -> bool:
+    """True where every rank of this machine can have the 16-bit model on the host.
+
+    Stored in the type it is loaded in, it stays in its file and is mapped from there.
+    """
+    if SHORT_DTYPES.get(model.stored_dtype) == precision.weights:
+        return True
+    needed = model.num_parameters * DTYPE_BYTES[precision.weights] * placement.num_gpus // placement.nodes
+    return needed <= host_free_bytes(machine)
 
 
 def _nf4_scale_bytes(double_quant: bool) -> float:

@@ -18,6 +18,8 @@ from adaptft.kernels.fusing_whole import train_in_fp8
 from adaptft.kernels.rounding import Inputs
 from adaptft.plans import DTYPE_NAMES, AdapterKernels, Decisions, Method
 from adaptft.training import ranks
+from adaptft.training.calibration import Passage, convert_in_passing
+from adaptft.training.checkpointing import decoder_layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +35,14 @@ class ParameterCount:
         return self.trained / max(self.total, 1)
 
 
-def prepare(model: Any, decisions: Decisions, inputs: Mapping[nn.Module, Inputs] | None = None) -> Any:
+def prepare(model: Any, decisions: Decisions, passage: Passage) -> Any:
     """Make ``model`` trainable by the planned method: all of it, or adapters in fp32 on a frozen base.
 
     Frozen FP8 and NF4 bases are swapped for our kernels, and adapted layers fused, after the adapters are on, so that
     PEFT sees the layers it knows.
 
     Args:
-        inputs: what the layers of ``model`` get, for which an FP8 base is rounded.
+        passage: what goes through ``model`` on its way to FP8, and where to.
 
     Raises:
         TrainingError: no linear layer of the model is one of the planned targets, a module to save is not there, or
@@ -58,9 +60,7 @@ def prepare(model: Any, decisions: Decisions, inputs: Mapping[nn.Module, Inputs]
     if is_sharded and method.base_storage == "nf4":
         _keep_packing(adapted)
     else:
-        fp8 = decisions.precision.value.compute == "fp8"
-        has_weights = ranks.has_weights(decisions)
-        _swap_frozen_linears(adapted, method, kernels, fp8=fp8, has_weights=has_weights, inputs=inputs)
+        _swap_frozen_linears(adapted, decisions, passage)
     if is_sharded:
         _make_shardable(adapted, getattr(torch, DTYPE_NAMES[decisions.precision.value.autocast]))
     if kernels.fused:
@@ -159,28 +159,15 @@ def _keep_packing(model: Any) -> None:
             module.support_avx512bf16_for_cpu = False
 
 
-def _swap_frozen_linears(
-    model: Any,
-    method: Method,
-    kernels: AdapterKernels,
-    *,
-    fp8: bool,
-    has_weights: bool,
-    inputs: Mapping[nn.Module, Inputs] | None,
-) -> None:
+def _swap_frozen_linears(model: Any, decisions: Decisions, passage: Passage) -> None:
     """Put our kernels under the adapters; what calls itself FP8 or NF4 must be so in every adapted layer."""
+    method = decisions.method.value
     if method.base_storage not in ("fp8", "nf4") or method.use_dora:
         return  # DoRA asks bitsandbytes' own layers for their weights
     if method.base_storage == "fp8":
-        converted = convert_to_fp8(
-            model,
-            method.skipped_modules,
-            transposed_copy=kernels.transposed_copy,
-            has_weights=has_weights,
-            inputs=inputs,
-        )
+        converted = _to_fp8(model, decisions, passage)
     else:
-        converted = convert_nf4(model, fp8=fp8)
+        converted = convert_nf4(model, fp8=decisions.precision.value.compute == "fp8")
     adapted = sum(
         hasattr(module, "cast_input_dtype_enabled") and not is_named(name, method.skipped_modules)
         for name, module in model.named_modules()
@@ -190,6 +177,18 @@ def _swap_frozen_linears(
             f"The plan stores the base in {method.base_storage}, and only {converted} of {adapted} adapted layers are.",
             fix="Train with --fp8 false, or with --train_type lora: this model's layers are not plain linear ones.",
         )
+
+
+def _to_fp8(model: Any, decisions: Decisions, passage: Passage) -> int:
+    """What is to be sharded stays on the host, where only the first rank has weights."""
+    skipped, copy = decisions.method.value.skipped_modules, decisions.adapters.value.transposed_copy
+    if decisions.placement.value.is_sharded:
+        return convert_to_fp8(model, skipped, transposed_copy=copy, has_weights=ranks.has_weights(decisions))
+
+    def convert(part: nn.Module, inputs: Mapping[nn.Module, Inputs]) -> int:
+        return convert_to_fp8(part, skipped, transposed_copy=copy, inputs=inputs)
+
+    return convert_in_passing(model, decoder_layers(model), passage, convert)
 
 
 def _linear_names(model: nn.Module) -> tuple[str, ...]:

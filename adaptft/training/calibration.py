@@ -1,68 +1,140 @@
-"""What the linear layers of a model get from the first tokens of the data: for rounding their weights to FP8."""
+"""A frozen base on its way to the GPU and to FP8: rounded for what its layers get from the first tokens of the data.
+
+One forward pass goes through the model. Each decoder layer comes to the GPU when the pass reaches it, runs in 16 bit as
+it was loaded, and is converted; those behind it wait on the host. So no GPU holds the model in 16 bit, and a base need
+only fit in FP8.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
 from adaptft.kernels.rounding import Inputs
-from adaptft.plans import CALIBRATED_AT_A_TIME
 from adaptft.training.batches import Rows, boundaries
 
+ROW_TOKENS = 2048
+"""More of a row is left out: its other tokens say little that these did not."""
 
+Convert = Callable[[nn.Module, Mapping[nn.Module, Inputs]], int]
+"""Converts the linear layers of a part of a model, in place, for their inputs; -> how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Which rows go through the model, and where it ends up."""
+
+    rows: Rows
+    """As they are trained, from the first on; the same rows give the same numbers."""
+    num_tokens: int
+    """0: none, and all weights are rounded to the nearest."""
+    device: torch.device
+
+
+@torch.no_grad()
+def convert_in_passing(model: Any, layers: Sequence[nn.Module], passage: Passage, convert: Convert) -> int:
+    """Bring ``model`` to the device of ``passage``, converted; -> how many linear layers were.
+
+    Args:
+        model: a PEFT model in 16 bit, wherever it was loaded; its adapters take no part.
+        layers: its decoder layers.
+    """
+    if not passage.num_tokens:
+        return convert(model.to(passage.device), {})
+    _bring(_outside(model, layers), passage.device)
+    linears = _Observed(module for module in model.modules() if _is_frozen_linear(module))
+    counts = []
+
+    def arrive(layer: nn.Module, _: Any) -> None:
+        layer.to(passage.device)
+
+    def leave(layer: nn.Module, _: Any, __: Any) -> None:
+        counts.append(convert(layer, linears.inputs(layer)))
+
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.callback(layer.register_forward_pre_hook(arrive).remove)
+            hooks.callback(layer.register_forward_hook(leave).remove)
+        with linears, model.disable_adapter():
+            model.get_base_model().base_model(**_tokens(passage), use_cache=False)
+    return sum(counts) + convert(model, linears.inputs(model))
+
+
+def _is_frozen_linear(module: nn.Module) -> bool:
+    return type(module) is nn.Linear and not module.weight.requires_grad
+
+
+def _outside(model: nn.Module, layers: Sequence[nn.Module]) -> list[Tensor]:
+    inside = {id(tensor) for layer in layers for tensor in (*layer.parameters(), *layer.buffers())}
+    return [tensor for tensor in (*model.parameters(), *model.buffers()) if id(tensor) not in inside]
+
+
+def _bring(tensors: Iterable[Tensor], device: torch.device) -> None:
+    for tensor in tensors:
+        tensor.data = tensor.data.to(device)  # the same tensor: what is tied stays so
+
+
+def _tokens(passage: Passage) -> dict[str, Any]:
+    """The rows one after the other in one sequence, each cut, until there are so many tokens."""
+    ids, positions, left = [], [], passage.num_tokens
+    for number in range(len(passage.rows)):
+        row, size = passage.rows[number], min(ROW_TOKENS, left)
+        ids.append(row["input_ids"][:size])
+        positions.append(row["position_ids"][:size])
+        left -= len(ids[-1])
+        if not left:
+            break
+    position_ids = np.concatenate(positions)[None]
+    arrays = {"input_ids": torch.from_numpy(np.concatenate(ids)[None]), "position_ids": torch.from_numpy(position_ids)}
+    inputs: dict[str, Any] = send_to_device(arrays | boundaries(position_ids), passage.device)
+    return inputs
+
+
+@dataclass(slots=True)
 class _Moments:
     """Sums over tokens of a layer's input and its square, in float64: (K,) each."""
 
-    def __init__(self, layer: nn.Linear) -> None:
-        self.count = 0
-        self.values, self.squares = torch.zeros(2, layer.in_features, dtype=torch.float64, device=layer.weight.device)
+    count: int = 0
+    values: Tensor | float = 0.0
+    squares: Tensor | float = 0.0
 
     def add(self, _: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         """A forward hook."""
         x = arguments[0].detach().flatten(end_dim=-2)
         variance, mean = torch.var_mean(x.float(), dim=0, correction=0)
         self.count += len(x)
-        self.values += len(x) * mean
+        self.values += len(x) * mean.double()
         self.squares += len(x) * (variance.double() + mean.double().square())
 
     def inputs(self) -> Inputs:
-        mean = self.values / self.count
+        mean = torch.as_tensor(self.values / self.count)
         variance = (self.squares / self.count - mean.square()).clamp(min=0)
         return Inputs(mean.float(), variance.float())
 
 
-@torch.no_grad()
-def inputs_of_layers(model: Any, rows: Rows, num_tokens: int) -> dict[nn.Module, Inputs]:
-    """Mean and variance of what each linear layer below the head gets; nothing where ``num_tokens`` is 0.
+class _Observed:
+    """Inside, what linear layers get is summed up; a layer that nothing reaches, an expert, has no inputs."""
 
-    Args:
-        model: a causal language model in 16 bit, before adapters.
-        rows: as they are trained, from the first on; the same rows give the same numbers.
-    """
-    if not num_tokens:
-        return {}
-    moments = {layer: _Moments(layer) for layer in model.base_model.modules() if type(layer) is nn.Linear}
-    hooks = [layer.register_forward_pre_hook(found.add) for layer, found in moments.items()]
-    try:
-        for inputs in _batches(rows, num_tokens, model.device):
-            model.base_model(**inputs, use_cache=False)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return {layer: found.inputs() for layer, found in moments.items() if found.count}
+    def __init__(self, linears: Iterable[nn.Module]) -> None:
+        self._moments = {linear: _Moments() for linear in linears}
+        self._handles: list[Any] = []
 
+    def __enter__(self) -> _Observed:
+        self._handles = [linear.register_forward_pre_hook(found.add) for linear, found in self._moments.items()]
+        return self
 
-def _batches(rows: Rows, num_tokens: int, device: torch.device) -> Iterator[dict[str, Any]]:
-    """Rows as the base model takes them, one at a time and cut, until there are so many tokens."""
-    seen = 0
-    for number in range(len(rows)):
-        if seen >= num_tokens:
-            return
-        row = {name: values[None, :CALIBRATED_AT_A_TIME] for name, values in rows[number].items()}
-        seen += row["input_ids"].shape[1]
-        arrays = {name: torch.from_numpy(row[name]) for name in ("input_ids", "position_ids")}
-        yield send_to_device(arrays | boundaries(row["position_ids"]), device)
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def inputs(self, part: nn.Module) -> dict[nn.Module, Inputs]:
+        """Of the layers of ``part``."""
+        found = ((module, self._moments.get(module)) for module in part.modules())
+        return {module: moments.inputs() for module, moments in found if moments is not None and moments.count}

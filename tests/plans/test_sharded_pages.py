@@ -36,7 +36,7 @@ NVLINKED = {"full-7b": "fsdp2 fp32", "full-14b": "fsdp2 fp32", "qlora-72b": "ddp
 WANTED = {
     "a100x8-nvlink": NVLINKED | {"lora-72b": "fsdp2 bf16"},
     "h100x8": NVLINKED | {"lora-72b": "fsdp2 fp8"},
-    "h200x8": NVLINKED | {"lora-72b": "fsdp2 fp8"},
+    "h200x8": NVLINKED | {"lora-72b": "ddp fp8"},  # 70 GiB on each: only gradients of adapters travel
     "h100x8-16-machines": NVLINKED
     | {"lora-72b": "fsdp2 fp8", "full-7b": "zero2 fp32", "full-14b": "zero2 fp32"},  # fewer gathers over the network
     "l4x8-pcie": {"full-7b": "fsdp2 fp32", "full-14b": None, "lora-72b": None, "qlora-72b": "fsdp2 nf4"},

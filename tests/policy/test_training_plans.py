@@ -233,7 +233,7 @@ def test_a_short_run_has_no_warm_up_that_would_be_all_of_it():
 def test_a_base_in_fp8_is_rounded_by_the_data_where_a_gpu_has_all_of_it():
     adapters = plan("h200", train_type="lora").decisions.adapters
     assert adapters.value.calibration_tokens == 4096
-    assert "FP8 weights rounded for what 4096 tokens of the data put into them" in adapters.reason
+    assert "the base rounded for what 4096 tokens of the data put into it, layer by layer" in adapters.reason
     with_dropout = plan("h200", train_type="lora", lora_dropout=0.1).decisions.adapters.value
     assert not with_dropout.fused
     for other in (
@@ -242,6 +242,19 @@ def test_a_base_in_fp8_is_rounded_by_the_data_where_a_gpu_has_all_of_it():
         plan("a100-80g", train_type="lora"),
     ):
         assert other.decisions.adapters.value.calibration_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("stored", "host_gib", "by_layer"),
+    [("bfloat16", 1, True), ("float16", 64, True), ("float16", 8, False), ("float32", 8, False)],
+    ids=["mapped from its file", "converted there", "no room there", "nor for another type"],
+)
+def test_a_base_in_fp8_comes_by_layers_where_the_host_can_hold_it(stored, host_gib, by_layer):
+    host = replace(machine("h200"), memory=replace(machine("h200").memory, available_bytes=host_gib * 2**30))
+    model = replace(QWEN_7B, stored_dtype=stored)
+    made = plan_training(host, model, ALPACA, TrainRequest(model="m", train_type="lora"))
+    assert made.decisions.adapters.value.by_layer is by_layer
+    assert ("layer by layer" in made.decisions.adapters.reason) is by_layer
 
 
 def test_tiled_mlps_are_the_last_thing_to_save_memory_and_can_be_asked_for():
@@ -256,6 +269,19 @@ def test_tiled_mlps_are_the_last_thing_to_save_memory_and_can_be_asked_for():
     forced = plan("3060", train_type="qlora", max_length=16384, per_device_train_batch_size=1, global_batch_size=1)
     assert forced.decisions.adapters.value.mlp_tile_tokens
     assert forced.decisions.checkpointing.value.offload
+
+
+@pytest.mark.parametrize(
+    ("stored", "host_gib", "by_layer"),
+    [("bfloat16", 1, True), ("float16", 64, True), ("float16", 8, False), ("float32", 8, False)],
+    ids=["mapped from its file", "converted there", "no room there", "nor for another type"],
+)
+def test_a_base_in_fp8_comes_by_layers_where_the_host_can_hold_it(stored, host_gib, by_layer):
+    host = replace(machine("h200"), memory=replace(machine("h200").memory, available_bytes=host_gib * 2**30))
+    model = replace(QWEN_7B, stored_dtype=stored)
+    made = plan_training(host, model, ALPACA, TrainRequest(model="m", train_type="lora"))
+    assert made.decisions.adapters.value.by_layer is by_layer
+    assert ("layer by layer" in made.decisions.adapters.reason) is by_layer
 
 
 def test_tiled_mlps_are_refused_without_the_operator_that_has_them():
