@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import models_factory
 import pytest
 import torch
+from datasets import Dataset
 
 from adaptft import data, models, plan_training, probe, shapes, training
+from adaptft.facts import DatasetShape
+from adaptft.plans import Decision
 from adaptft.reports import RunReport
 from adaptft.requests import TrainRequest
+from adaptft.training.assembly import build_model
+from adaptft.training.batches import Rows
 
 pytestmark = [
     pytest.mark.gpu,
@@ -85,3 +92,22 @@ def test_the_loss_begins_where_fp32_does_and_falls(
     assert losses[-1] < losses[0]
     assert report.peak_memory is not None
     assert report.peak_memory.measured > 0
+
+
+def test_no_gpu_holds_a_base_in_fp8_in_16_bit(tmp_path: Path) -> None:
+    """Its layers come one after the other; the head stays as it is."""
+    size = {"num_hidden_layers": 16, "hidden_size": 1024, "intermediate_size": 4096, "head_dim": 128}
+    path = models_factory.build("tiny-qwen2", tmp_path / "model", num_attention_heads=8, num_key_value_heads=8, **size)
+    shape = shapes.model_shape(models.read_config(str(path)), "large")
+    rows = DatasetShape(num_rows=4, num_tokens=256, num_trained_tokens=256, longest_row_tokens=64)
+    request = TrainRequest(model=str(path), train_type="lora", fp8=True, max_steps=1, max_length=64)
+    plan = plan_training(probe(), shape, rows, request)
+    once = replace(plan.decisions.adapters.value, transposed_copy=False)
+    plan = replace(plan, decisions=replace(plan.decisions, adapters=Decision(once, "so that less is left to see")))
+    assert once.by_layer
+    table = Dataset.from_dict({"input_ids": [[7] * 64] * 4, "trained": [[True] * 64] * 4})
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    model = build_model(plan, path, Rows(table))
+    assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == {"cuda"}
+    assert torch.cuda.max_memory_allocated() - before < 0.75 * 2 * shape.num_parameters

@@ -257,33 +257,6 @@ def test_a_base_in_fp8_comes_by_layers_where_the_host_can_hold_it(stored, host_g
     assert ("layer by layer" in made.decisions.adapters.reason) is by_layer
 
 
-def test_tiled_mlps_are_the_last_thing_to_save_memory_and_can_be_asked_for():
-    size = {"max_length": 2048, "per_device_train_batch_size": 4, "global_batch_size": 4, "packing": True}
-    lean = {"train_type": "qlora", "gradient_checkpointing": True, "activation_offloading": True, **size}
-    whole, tiled = plan("h200", **lean), plan("h200", tiled_mlp=True, **lean)
-    assert whole.decisions.adapters.value.mlp_tile_tokens == 0
-    assert tiled.decisions.adapters.value.mlp_tile_tokens == 4096
-    assert "MLPs take 4096 tokens at a time" in tiled.decisions.adapters.reason
-    assert tiled.memory.peak_bytes < 7.3 * 2**30 < whole.memory.peak_bytes
-    assert 1.02 < tiled.speed.step_seconds / whole.speed.step_seconds < 1.4
-    forced = plan("3060", train_type="qlora", max_length=16384, per_device_train_batch_size=1, global_batch_size=1)
-    assert forced.decisions.adapters.value.mlp_tile_tokens
-    assert forced.decisions.checkpointing.value.offload
-
-
-@pytest.mark.parametrize(
-    ("stored", "host_gib", "by_layer"),
-    [("bfloat16", 1, True), ("float16", 64, True), ("float16", 8, False), ("float32", 8, False)],
-    ids=["mapped from its file", "converted there", "no room there", "nor for another type"],
-)
-def test_a_base_in_fp8_comes_by_layers_where_the_host_can_hold_it(stored, host_gib, by_layer):
-    host = replace(machine("h200"), memory=replace(machine("h200").memory, available_bytes=host_gib * 2**30))
-    model = replace(QWEN_7B, stored_dtype=stored)
-    made = plan_training(host, model, ALPACA, TrainRequest(model="m", train_type="lora"))
-    assert made.decisions.adapters.value.by_layer is by_layer
-    assert ("layer by layer" in made.decisions.adapters.reason) is by_layer
-
-
 def test_tiled_mlps_are_refused_without_the_operator_that_has_them():
     with pytest.raises(RequestError, match="tiled_mlp cannot be had: adapters with dropout"):
         plan("h200", train_type="lora", lora_dropout=0.1, tiled_mlp=True)
