@@ -133,9 +133,8 @@ def choose_adapter_kernels(
     """
     if method.train_type == "full":
         return Decision(AdapterKernels(fused=False), "no adapters: every weight is trained")
-    rounding, how = _rounding(method, is_sharded=is_sharded)
+    rounding, how = _rounding(method, by_layer=by_layer)
     by_layer = by_layer and rounding > 0
-    how += ", layer by layer, so that the GPU never holds it in 16 bit" if by_layer else ""
     obstacle = _fusing_obstacle(gpu, method, precision, software)
     if not obstacle and is_sharded:
         obstacle = "fused operators join weights, which would be whole on every GPU"
@@ -156,13 +155,12 @@ def choose_adapter_kernels(
     return Decision(kernels, reason + how)
 
 
-def _rounding(method: Method, *, is_sharded: bool) -> tuple[int, str]:
+def _rounding(method: Method, *, by_layer: bool) -> tuple[int, str]:
     """By how many tokens an FP8 base is rounded, and the words for it."""
     if method.base_storage != "fp8":
         return 0, ""
-    if is_sharded:
-        return 0, "; FP8 weights rounded to the nearest, since no GPU has the whole model to see what its layers get"
-    return CALIBRATION_TOKENS, f"; the base rounded for what {CALIBRATION_TOKENS} tokens of the data put into it"
+    how = f"; the base rounded for what {CALIBRATION_TOKENS} tokens of the data put into it"
+    return CALIBRATION_TOKENS, how + (", layer by layer, so that no GPU holds it in 16 bit" if by_layer else "")
 
 
 def _fusing_obstacle(gpu: Gpu | None, method: Method, precision: Precision, software: Software) -> str | None:

@@ -14,7 +14,7 @@ from typing import Literal
 from adaptft.plans import DTYPE_BYTES, WEIGHTS_ROUNDED_AT_A_TIME, MemoryEstimate
 from adaptft.policy.activations import backward_transients, logits_bytes, saved_activations
 from adaptft.policy.states import States, states
-from adaptft.policy.storage import stored_bytes
+from adaptft.policy.storage import gathered, stored_bytes
 from adaptft.policy.workload import Workload
 from adaptft.units import GiB, MiB
 
@@ -99,10 +99,10 @@ def _moments(work: Workload, held: States) -> Iterator[_Moment]:
 def _loading_bytes(work: Workload) -> int:
     """A base in FP8 sees some tokens in 16 bit and is converted; NF4 is packed while read.
 
-    It comes to the GPU layer by layer, beside those that are converted already, or whole. Where weights are sharded,
-    each layer is sharded as soon as it is converted, so that no rank ever has them all.
+    It comes to the GPU layer by layer, beside those that are converted already, or whole. What is to be sharded goes
+    back to the host, layer by layer.
     """
-    if work.method.base_storage != "fp8" or work.is_sharded:
+    if work.method.base_storage != "fp8":
         return 0
     kernels, size = work.decisions.adapters.value, DTYPE_BYTES[work.precision.weights]
     rows = [row for row in work.model.linears if row.kind != "head"]
@@ -111,8 +111,11 @@ def _loading_bytes(work: Workload) -> int:
     # gate, up and their product in 16 bit, one in FP32 twice
     calibrating = kernels.calibration_tokens * longest * (3 * 2 + 2 * 4)
     converting = 6 * min(widest, WEIGHTS_ROUNDED_AT_A_TIME) if kernels.calibration_tokens else 0
+    layer = size * sum(row.num_weights for row in rows) // work.model.num_layers
+    if work.is_sharded:
+        ends = gathered(work)
+        return ends.embedding + ends.head + layer + max(calibrating, converting)
     if kernels.by_layer:
-        layer = size * sum(row.num_weights for row in rows) // work.model.num_layers
         return stored_bytes(work) + layer + max(calibrating, converting)
     return int(work.model.num_parameters * size) + max(calibrating, size * widest + converting)
 

@@ -71,9 +71,10 @@ def is_converted(row: LinearShape, method: Method) -> bool:
 def fits_on_host(model: ModelShape, precision: Precision, placement: Placement, machine: Machine) -> bool:
     """True where every rank of this machine can have the 16-bit model on the host.
 
-    Stored in the type it is loaded in, it stays in its file and is mapped from there.
+    Stored in the type it is loaded in, it stays in its file and is mapped from there. What is to be sharded is on the
+    host of the first rank in any case.
     """
-    if SHORT_DTYPES.get(model.stored_dtype) == precision.weights:
+    if placement.is_sharded or SHORT_DTYPES.get(model.stored_dtype) == precision.weights:
         return True
     needed = model.num_parameters * DTYPE_BYTES[precision.weights] * placement.num_gpus // placement.nodes
     return needed <= host_free_bytes(machine)

@@ -180,10 +180,9 @@ def _swap_frozen_linears(model: Any, decisions: Decisions, passage: Passage) -> 
 
 
 def _to_fp8(model: Any, decisions: Decisions, passage: Passage) -> int:
-    """What is to be sharded stays on the host, where only the first rank has weights."""
     skipped, copy = decisions.method.value.skipped_modules, decisions.adapters.value.transposed_copy
-    if decisions.placement.value.is_sharded:
-        return convert_to_fp8(model, skipped, transposed_copy=copy, has_weights=ranks.has_weights(decisions))
+    if not ranks.has_weights(decisions):
+        return convert_to_fp8(model, skipped, transposed_copy=copy, has_weights=False)
 
     def convert(part: nn.Module, inputs: Mapping[nn.Module, Inputs]) -> int:
         return convert_to_fp8(part, skipped, transposed_copy=copy, inputs=inputs)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from adaptft.kernels.rounding import Inputs
 from adaptft.training.batches import Rows, boundaries
 
+HOST = torch.device("cpu")
 ROW_TOKENS = 2048
 """More of a row is left out: its other tokens say little that these did not."""
 
@@ -29,26 +30,29 @@ Convert = Callable[[nn.Module, Mapping[nn.Module, Inputs]], int]
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Which rows go through the model, and where it ends up."""
+    """Which rows go through the model, and on which device."""
 
     rows: Rows
     """As they are trained, from the first on; the same rows give the same numbers."""
     num_tokens: int
     """0: none, and all weights are rounded to the nearest."""
     device: torch.device
+    returns: bool = False
+    """Back to the host it goes, to be sharded there: the device has one layer at a time."""
 
 
 @torch.no_grad()
 def convert_in_passing(model: Any, layers: Sequence[nn.Module], passage: Passage, convert: Convert) -> int:
-    """Bring ``model`` to the device of ``passage``, converted; -> how many linear layers were.
+    """Bring ``model`` to the device of ``passage``, or there and back, converted; -> how many linear layers were.
 
     Args:
         model: a PEFT model in 16 bit, wherever it was loaded; its adapters take no part.
         layers: its decoder layers.
     """
     if not passage.num_tokens:
-        return convert(model.to(passage.device), {})
-    _bring(_outside(model, layers), passage.device)
+        return convert(model if passage.returns else model.to(passage.device), {})
+    outside = _outside(model, layers)
+    _bring(outside, passage.device)
     linears = _Observed(module for module in model.modules() if _is_frozen_linear(module))
     counts = []
 
@@ -57,6 +61,8 @@ def convert_in_passing(model: Any, layers: Sequence[nn.Module], passage: Passage
 
     def leave(layer: nn.Module, _: Any, __: Any) -> None:
         counts.append(convert(layer, linears.inputs(layer)))
+        if passage.returns:
+            layer.to(HOST)
 
     with ExitStack() as hooks:
         for layer in layers:
@@ -64,6 +70,8 @@ def convert_in_passing(model: Any, layers: Sequence[nn.Module], passage: Passage
             hooks.callback(layer.register_forward_hook(leave).remove)
         with linears, model.disable_adapter():
             model.get_base_model().base_model(**_tokens(passage), use_cache=False)
+    if passage.returns:
+        _bring(outside, HOST)
     return sum(counts) + convert(model, linears.inputs(model))
 
 

@@ -15,11 +15,15 @@ from datasets import Dataset
 
 from adaptft import data, models, plan_training, probe, shapes, training
 from adaptft.facts import DatasetShape
-from adaptft.plans import Decision
+from adaptft.kernels.frozen_linear import FrozenLinear
+from adaptft.models import load_for_training
+from adaptft.plans import Decision, TrainPlan
 from adaptft.reports import RunReport
 from adaptft.requests import TrainRequest
+from adaptft.training.adapters import prepare
 from adaptft.training.assembly import build_model
 from adaptft.training.batches import Rows
+from adaptft.training.calibration import Passage
 
 pytestmark = [
     pytest.mark.gpu,
@@ -94,20 +98,45 @@ def test_the_loss_begins_where_fp32_does_and_falls(
     assert report.peak_memory.measured > 0
 
 
-def test_no_gpu_holds_a_base_in_fp8_in_16_bit(tmp_path: Path) -> None:
-    """Its layers come one after the other; the head stays as it is."""
+@pytest.fixture
+def large(tmp_path: Path) -> tuple[TrainPlan, Path, Rows]:
+    """A plan for a model of 271 M parameters in FP8, its folder, and a few rows."""
     size = {"num_hidden_layers": 16, "hidden_size": 1024, "intermediate_size": 4096, "head_dim": 128}
     path = models_factory.build("tiny-qwen2", tmp_path / "model", num_attention_heads=8, num_key_value_heads=8, **size)
     shape = shapes.model_shape(models.read_config(str(path)), "large")
     rows = DatasetShape(num_rows=4, num_tokens=256, num_trained_tokens=256, longest_row_tokens=64)
     request = TrainRequest(model=str(path), train_type="lora", fp8=True, max_steps=1, max_length=64)
     plan = plan_training(probe(), shape, rows, request)
-    once = replace(plan.decisions.adapters.value, transposed_copy=False)
-    plan = replace(plan, decisions=replace(plan.decisions, adapters=Decision(once, "so that less is left to see")))
-    assert once.by_layer
+    once = replace(plan.decisions.adapters.value, fused=False, transposed_copy=False)
+    decisions = replace(plan.decisions, adapters=Decision(once, "so that less is left to see"))
     table = Dataset.from_dict({"input_ids": [[7] * 64] * 4, "trained": [[True] * 64] * 4})
+    return replace(plan, decisions=decisions), path, Rows(table)
+
+
+def test_no_gpu_holds_a_base_in_fp8_in_16_bit(large: tuple[TrainPlan, Path, Rows]) -> None:
+    """Its layers come one after the other."""
+    plan, path, rows = large
+    assert plan.decisions.adapters.value.by_layer
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    model = build_model(plan, path, Rows(table))
+    model = build_model(plan, path, rows)
     assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == {"cuda"}
-    assert torch.cuda.max_memory_allocated() - before < 0.75 * 2 * shape.num_parameters
+    assert torch.cuda.max_memory_allocated() - before < 0.75 * 2 * plan.model.num_parameters
+
+
+def test_what_is_to_be_sharded_is_rounded_alike_and_back_on_the_host(large: tuple[TrainPlan, Path, Rows]) -> None:
+    plan, path, rows = large
+    here, there = (
+        prepare(
+            load_for_training(plan, path),
+            plan.decisions,
+            Passage(rows, 256, torch.device("cuda"), returns=returns),
+        )
+        for returns in (False, True)
+    )
+    assert {tensor.device.type for tensor in (*there.parameters(), *there.buffers())} == {"cpu"}
+    expected = {name: module.weight for name, module in here.named_modules() if isinstance(module, FrozenLinear)}
+    assert len(expected) == 16 * 7
+    for name, weight in expected.items():
+        found = there.get_submodule(name).weight
+        assert torch.equal(found.view(torch.uint8), weight.cpu().view(torch.uint8)), name

@@ -57,7 +57,10 @@ RUNS = {
         {"method": {"train_type": "qlora", "base_storage": "nf4", "double_quant": True}},
         {"parts": (2, 1)},
     ),
-    "fp8": ({"method": {"base_storage": "fp8"}}, {"parts": (2, 1)}),
+    "fp8": (
+        {"method": {"base_storage": "fp8"}, "adapters": {"fused": False, "calibration_tokens": 100}},
+        {"parts": (2, 1)},
+    ),
     "unpacked": (
         {"method": FULL, "packing": False},
         {"strategy": "zero2", "parts": (1, 2), "checkpointing": RECOMPUTING},
