@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from adaptft.facts import ModelShape
 from adaptft.plans import ExportPlan
 from adaptft.policy.devices import Device
+from adaptft.policy.format_table import FORMATS
 from adaptft.requests import ExportFormat
 
 _GRID: dict[Device, int] = {"cuda": 20, "cpu": 10}
@@ -25,8 +26,8 @@ def compress(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, plan: E
     """Compress ``model`` in place as ``plan`` says.
 
     Args:
-        rows: calibration rows with ``input_ids``, none longer than ``plan.max_length``; None where the
-            format needs none.
+        rows: calibration rows with ``input_ids``, none longer than ``plan.max_length``; taken where the
+            format's scales depend on them.
 
     Returns:
         The number of linear layers of the model, compressed or not, experts counted one by one.
@@ -34,7 +35,7 @@ def compress(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, plan: E
     from llmcompressor import oneshot
 
     data: dict[str, Any] = {}
-    if rows is not None:
+    if rows is not None and FORMATS[plan.format].needs_calibration:
         masked = [{"input_ids": ids, "attention_mask": [1] * len(ids)} for ids in rows["input_ids"]]
         data = {
             "dataset": Dataset.from_list(masked),

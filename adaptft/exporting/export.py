@@ -22,6 +22,7 @@ from adaptft.exporting import layers
 from adaptft.exporting.checking import count_files
 from adaptft.exporting.compressing import compress
 from adaptft.exporting.describing import describe, versions
+from adaptft.exporting.fitting import fit
 from adaptft.exporting.gate import check, judge
 from adaptft.exporting.loading_back import loaded_back
 from adaptft.exporting.merging import torch_dtype
@@ -116,6 +117,9 @@ def _write(
             num_linears = sum(isinstance(module, torch.nn.Linear) for module in model.modules())
             scales: tuple[str, ...] = ()
             if FORMATS[plan.format].is_compressed:
+                if plan.num_calibration_rows and FORMATS[plan.format].is_fitted:
+                    progress("looking at what the layers get, and rounding for it")
+                    fit(model, plan, rows, prepared.trained)
                 progress(f"compressing to {plan.format}")
                 num_linears = compress(model, tokenizer, plan, rows.calibration)
                 scales = _keep_scales(model, prepared.trained)

@@ -45,5 +45,17 @@ def keep_trained_scales(model: nn.Module, trained: Peaks) -> tuple[int, int]:
     return kept, total
 
 
+def kept_scale(weight: torch.Tensor, trained: torch.Tensor | None) -> torch.Tensor | None:
+    """The scales [out, 1] to round the merged rows of ``weight`` with; None where nothing of training's is known.
+
+    Args:
+        trained: the largest magnitudes of the rows before merging.
+    """
+    if trained is None:
+        return None
+    own, trained = _peaks(weight), trained.to(weight.device)
+    return torch.where(own <= trained, trained, own) / E4M3_MAX
+
+
 def _peaks(weight: torch.Tensor) -> torch.Tensor:
     return weight.detach().float().abs().amax(dim=1, keepdim=True)

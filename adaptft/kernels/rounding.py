@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from adaptft.kernels.quantize import Operand, empty_operand, quantize_rows
+from adaptft.kernels.quantize import E4M3_MAX, Operand, empty_operand, quantize_rows
 from adaptft.plans import WEIGHTS_ROUNDED_AT_A_TIME
 
 SIGN, LARGEST_CODE = 0x80, 0x7E
@@ -34,19 +34,26 @@ class Inputs(NamedTuple):
     variance: Tensor
 
 
-def quantize_rows_for(weight: Tensor, inputs: Inputs) -> Operand:
-    """(N, K) in 16 or 32 bit -> e4m3 and scales (N, 1), rounded so that ``inputs`` meet the least error."""
+def quantize_rows_for(weight: Tensor, inputs: Inputs, scale: Tensor | None = None) -> Operand:
+    """(N, K) in 16 or 32 bit -> e4m3 and scales (N, 1), rounded so that ``inputs`` meet the least error.
+
+    The largest weight of a row stays 448, so that whoever quantises the rounded row finds the same scale.
+
+    Args:
+        scale: (N, 1), to be kept; else the row's largest weight becomes 448.
+    """
     outputs, channels = weight.shape
     out = empty_operand(outputs, channels, weight.device)
     order = inputs.mean.abs().argsort(descending=True)
     back = order.argsort()
     sorted_inputs = Inputs(inputs.mean[order].contiguous(), inputs.variance[order].contiguous())
     rows = max(WEIGHTS_ROUNDED_AT_A_TIME // channels, 1)
-    parts = zip(weight.split(rows), out.values.split(rows), out.fp8_scale.split(rows), strict=True)  # type: ignore[no-untyped-call]
-    for part, values, scale in parts:
-        scale.copy_(quantize_rows(part).fp8_scale)
-        codes = _round(part[:, order].t().contiguous(), scale.view(-1), sorted_inputs)
-        values.view(torch.uint8).copy_(codes.t()[:, back])
+    for start in range(0, outputs, rows):
+        own = slice(start, start + rows)
+        part = weight[own]
+        out.fp8_scale[own] = quantize_rows(part).fp8_scale if scale is None else scale[own]
+        codes = _round(part[:, order].t().contiguous(), out.fp8_scale[own].view(-1), sorted_inputs)
+        out.values.view(torch.uint8)[own] = codes.t()[:, back]
     return out
 
 
@@ -65,7 +72,7 @@ def _round(columns: Tensor, scale: Tensor, inputs: Inputs) -> Tensor:
         errors = [value.float() - wanted for value in (near, other)]
         after = [left + inputs.mean[k] * error for error in errors]
         costs = [inputs.variance[k] * error**2 + total**2 for error, total in zip(errors, after, strict=True)]
-        farther = costs[1] < costs[0]
+        farther = (costs[1] < costs[0]) & (near.float().abs() < E4M3_MAX)
         left = torch.where(farther, after[1], after[0])
         codes[k] = torch.where(farther, other.view(torch.uint8), near.view(torch.uint8))
     return codes

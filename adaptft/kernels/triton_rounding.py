@@ -35,6 +35,7 @@ def _round(weight, scale, mean, variance, codes, rows, columns, ROWS: tl.constex
         other_error = other_code.to(tl.float8e4nv, bitcast=True).to(tl.float32) - wanted
         after, other_after = left + m * error, left + m * other_error
         farther = v * other_error * other_error + other_after * other_after < v * error * error + after * after
+        farther = farther & (size != LAST_CODE)
         left = tl.where(farther, other_after, after)
         tl.store(codes + place, tl.where(farther, other_code, code.to(tl.uint8)), mask=inside)
         place += rows

@@ -19,7 +19,7 @@ _PER_WEIGHT = 7.5e-8
 """Core-seconds: load, round, save, load back."""
 _PER_WEIGHT_AND_TOKEN = 1.3e-10
 """Core-seconds: one weight applied to one token of the check."""
-_CALIBRATION: dict[ExportFormat, float] = {"gptq": 2.2e-10, "awq": 6.4e-10}
+_CALIBRATION: dict[ExportFormat, float] = {"gptq": 2.2e-10, "awq": 6.4e-10, "fp8": _PER_WEIGHT_AND_TOKEN}
 """Core-seconds a weight and calibration token."""
 
 

@@ -42,6 +42,8 @@ class FormatFacts:
     """Bits of a group's zero point; 0 where the format is symmetric."""
     activation_bits: int = 16
     needs_calibration: bool = False
+    is_fitted: bool = False
+    """True where weights are rounded for what calibration rows put into their layers, if memory has the whole model."""
     minimum: ComputeCapability | None = None
     """Lowest compute capability that serves the format as it is."""
     weight_only_minimum: ComputeCapability | None = None
@@ -84,6 +86,7 @@ FORMATS: dict[ExportFormat, FormatFacts] = {
         weight_bits=8,
         channel_bits=16,
         activation_bits=8,
+        is_fitted=True,
         minimum=(8, 9),
         weight_only_minimum=(7, 5),
         kernels="FlashInfer, CUTLASS; Marlin (weight only) below 8.9",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from adaptft.errors import ExportError, OutputError
 from adaptft.facts import Machine, ModelShape
-from adaptft.plans import DTYPE_BYTES, Decision, Dtype, ExportPlan
+from adaptft.plans import DTYPE_BYTES, Decision, Dtype, ExportPlan, Residence
 from adaptft.policy.devices import Device, choose_device
 from adaptft.policy.export_memory import HostMemory, choose_memory, stored_dtype
 from adaptft.policy.export_time import export_seconds
@@ -16,6 +16,8 @@ from adaptft.units import format_bytes
 
 _CALIBRATION: dict[Device, tuple[int, int]] = {"cuda": (256, 2048), "cpu": (32, 256)}
 """Rows x tokens. 256 x 2048 is what llm-compressor's examples take; a CPU would need hours for it."""
+_FITTING: dict[Device, tuple[int, int]] = {"cuda": (64, 1024), "cpu": (16, 256)}
+"""The same where nothing but the mean and variance of each channel is wanted."""
 
 
 def plan_export(
@@ -48,7 +50,7 @@ def plan_export(
     chosen = layout(facts, model, request.group_size)
     device = _device(facts, machine, request)
     memory = choose_memory(machine, model, facts, device.value, can_stream=not is_qlora and model.moe is None)
-    calibration = _calibration(facts, model, request, device.value)
+    calibration = _calibration(facts, model, request, device.value, memory.residence.value)
     symmetric = _symmetric(facts, model)
     calibrated = calibration.value[0] * calibration.value[1]
     seconds = export_seconds(request, model.linears, machine, device.value, calibrated)
@@ -129,13 +131,30 @@ def _saved_dtype(model: ModelShape) -> Dtype:
 
 
 def _calibration(
-    facts: FormatFacts, model: ModelShape, request: ExportRequest, device: Device
+    facts: FormatFacts, model: ModelShape, request: ExportRequest, device: Device, residence: Residence
 ) -> Decision[tuple[int, int]]:
+    if facts.is_fitted:
+        return _fitting(model, request, device, residence)
     if not facts.needs_calibration:
         return Decision((0, 0), "the format needs none: scales come from the weights alone")
-    rows, length = _CALIBRATION[device]
-    length = min(length, model.max_position_embeddings)
     why = "what llm-compressor's examples take" if device == "cuda" else "so few because a CPU is slow"
+    return _rows(_CALIBRATION[device], why, model, request)
+
+
+def _fitting(
+    model: ModelShape, request: ExportRequest, device: Device, residence: Residence
+) -> Decision[tuple[int, int]]:
+    """Scales need no rows; rounding is better with some, where a look at them costs little."""
+    if residence == "by_layer":
+        return Decision((0, 0), "none: memory never has the whole model, so each weight is rounded to the nearest")
+    if device == "cpu" and request.quant_n_samples is None:
+        why = "none, as a CPU is slow: each weight is rounded to the nearest; --quant_n_samples 16 rounds for the data"
+        return Decision((0, 0), why)
+    return _rows(_FITTING[device], "weights are rounded for what these put into their layers", model, request)
+
+
+def _rows(usual: tuple[int, int], why: str, model: ModelShape, request: ExportRequest) -> Decision[tuple[int, int]]:
+    rows, length = usual[0], min(usual[1], model.max_position_embeddings)
     if request.quant_n_samples is None and request.max_length is None:
         return Decision((rows, length), why)
     return Decision((request.quant_n_samples or rows, request.max_length or length), "as asked for", "user")

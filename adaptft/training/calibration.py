@@ -18,6 +18,7 @@ from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
 from adaptft.kernels.rounding import Inputs
+from adaptft.kernels.watching import Watched
 from adaptft.training.batches import Rows, boundaries
 
 HOST = torch.device("cpu")
@@ -53,7 +54,7 @@ def convert_in_passing(model: Any, layers: Sequence[nn.Module], passage: Passage
         return convert(model if passage.returns else model.to(passage.device), {})
     outside = _outside(model, layers)
     _bring(outside, passage.device)
-    linears = _Observed(module for module in model.modules() if _is_frozen_linear(module))
+    linears = Watched(module for module in model.modules() if _is_frozen_linear(module))
     counts = []
 
     def arrive(layer: nn.Module, _: Any) -> None:
@@ -103,46 +104,3 @@ def _tokens(passage: Passage) -> dict[str, Any]:
     arrays = {"input_ids": torch.from_numpy(np.concatenate(ids)[None]), "position_ids": torch.from_numpy(position_ids)}
     inputs: dict[str, Any] = send_to_device(arrays | boundaries(position_ids), passage.device)
     return inputs
-
-
-@dataclass(slots=True)
-class _Moments:
-    """Sums over tokens of a layer's input and its square, in float64: (K,) each."""
-
-    count: int = 0
-    values: Tensor | float = 0.0
-    squares: Tensor | float = 0.0
-
-    def add(self, _: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        """A forward hook."""
-        x = arguments[0].detach().flatten(end_dim=-2)
-        variance, mean = torch.var_mean(x.float(), dim=0, correction=0)
-        self.count += len(x)
-        self.values += len(x) * mean.double()
-        self.squares += len(x) * (variance.double() + mean.double().square())
-
-    def inputs(self) -> Inputs:
-        mean = torch.as_tensor(self.values / self.count)
-        variance = (self.squares / self.count - mean.square()).clamp(min=0)
-        return Inputs(mean.float(), variance.float())
-
-
-class _Observed:
-    """Inside, what linear layers get is summed up; a layer that nothing reaches, an expert, has no inputs."""
-
-    def __init__(self, linears: Iterable[nn.Module]) -> None:
-        self._moments = {linear: _Moments() for linear in linears}
-        self._handles: list[Any] = []
-
-    def __enter__(self) -> _Observed:
-        self._handles = [linear.register_forward_pre_hook(found.add) for linear, found in self._moments.items()]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self._handles:
-            handle.remove()
-
-    def inputs(self, part: nn.Module) -> dict[nn.Module, Inputs]:
-        """Of the layers of ``part``."""
-        found = ((module, self._moments.get(module)) for module in part.modules())
-        return {module: moments.inputs() for module, moments in found if moments is not None and moments.count}

@@ -298,6 +298,22 @@ def test_refused_with_the_way_out(case: str) -> None:
     assert len(str(refusal.value).splitlines()) == 2
 
 
+@pytest.mark.parametrize(
+    ("here", "options", "rows", "reason"),
+    [
+        (machine(("NVIDIA H200", (9, 0))), {}, (64, 1024), "weights are rounded for what these put into their layers"),
+        (machine(), {}, (0, 0), "--quant_n_samples 16 rounds for the data"),
+        (machine(), {"quant_n_samples": 16}, (16, 256), "as asked for"),
+        (machine(memory=2.25), {"quant_n_samples": 16}, (0, 0), "memory never has the whole model"),
+    ],
+    ids=["on a GPU", "a CPU is slow", "asked for", "by layer"],
+)
+def test_fp8_is_rounded_for_rows_where_a_look_at_them_costs_little(here, options, rows, reason) -> None:
+    plan = plan_export(here, shape(SMOLLM2), request("fp8", **options))
+    assert (plan.num_calibration_rows, plan.max_length) == rows
+    assert reason in plan.reasons["calibration"]
+
+
 def test_merging_asks_for_no_calibration_and_no_gpu() -> None:
     plan = plan_export(machine(("NVIDIA H200", (9, 0))), shape(SMOLLM2), request("merged"))
     assert (plan.device, plan.num_calibration_rows, plan.ignored_modules) == ("cpu", 0, ())
