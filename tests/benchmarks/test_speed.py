@@ -35,7 +35,8 @@ def peers(monkeypatch):
     ("changed", "speed"), [({}, 1000.0), ({"tok_s": None, "tok_s_epoch": 800.0}, 800.0)], ids=["of a step", "of all"]
 )
 def test_the_last_result_line_of_a_peer_is_read(peers, changed, speed):
-    said = f"loading\nRESULT {json.dumps({**RESULT, 'tok_s': 1.0})}\nRESULT {json.dumps(RESULT | changed)}\nbye\n"
+    first, last = json.dumps({**RESULT, "tok_s": 1.0}), json.dumps(RESULT | changed)
+    said = f"loading\nRESULT {first}\n100%|####| 14/14 [00:13<00:00, 1.36it/s]RESULT {last}\nbye\n"
     expected = {"tokens_per_second": speed, "peak_bytes": int(2.5 * 2**30), "steps": 14, "last_loss": 1.25}
     assert peers.parse(said) == expected
 
