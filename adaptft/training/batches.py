@@ -162,8 +162,13 @@ class EpochLoader(DataLoader[Row]):
 
 
 def loader(rows: Rows, batches: MicroBatches, collator: Collator, *, pinned: bool, num_workers: int = 0) -> EpochLoader:
-    """Micro-batches, in pinned memory where they go to a GPU, made ahead by ``num_workers`` processes."""
+    """Micro-batches, in pinned memory where they go to a GPU, made ahead by ``num_workers`` processes.
+
+    Each pass over a torch loader draws a seed for its workers, which need none here. A generator of its own keeps that
+    off the global one: how often rows are read must not change the dropout of later steps.
+    """
     ahead: dict[str, Any] = {"prefetch_factor": 4, "persistent_workers": True} if num_workers else {}
     return EpochLoader(
-        rows, batch_sampler=batches, collate_fn=collator, pin_memory=pinned, num_workers=num_workers, **ahead
-    )
+        rows, batch_sampler=batches, collate_fn=collator, pin_memory=pinned, num_workers=num_workers,
+        generator=torch.Generator(), **ahead,
+    )  # fmt: skip

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 from training_plans import documents, packs, single_rows
 
-from adaptft.training.batches import Collator, MicroBatches, Rows, boundaries
+from adaptft.training.batches import Collator, MicroBatches, Rows, boundaries, loader
 
 
 def steps(num_rows, micro, accumulation, ranks, epoch=0):
@@ -35,6 +36,14 @@ def test_a_step_takes_the_same_rows_however_the_global_batch_is_cut(num_rows, mi
 def test_every_epoch_has_its_own_order_and_the_same_one_each_time():
     assert steps(48, 8, 1, 1, epoch=0) != steps(48, 8, 1, 1, epoch=1)
     assert steps(48, 8, 1, 1, epoch=1) == steps(48, 8, 1, 1, epoch=1)
+
+
+def test_reading_rows_draws_nothing_from_the_random_numbers_of_dropout():
+    before = torch.get_rng_state()
+    order = MicroBatches(5, 2, seed=3)
+    collator = Collator(form="padded", length=0, with_boundaries=False)
+    assert len(list(loader(Rows(single_rows([5] * 5)), order, collator, pinned=False))) == 3
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_held_out_rows_come_in_their_own_order():
