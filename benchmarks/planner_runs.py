@@ -113,7 +113,7 @@ def train(builder: Any, cell: Cell, made: TrainPlan, tokens: list[list[int]]) ->
         memory = metrics.PeakMemory(on_gpu=uses_gpu(made), model_bytes=0 if uses_gpu(made) else weight_bytes(base))
         trainer = SupervisedTrainer(
             made, prepare_model(made, base, training.training),
-            training_arguments(made, Path(folder), resumes=False, evaluates=False),
+            training_arguments(made, Path(folder), evaluates=False),
             collator=collator(made), train_rows=training.training, eval_rows=None,
             identity=identify(made, named, training), journal=Journal(),
         )  # fmt: skip

@@ -29,13 +29,15 @@ class Forked:
     Args:
         folder: where it runs.
         waits_at: in this optimizer step a training run waits for a signal, however slow the machine is.
+        gets: a signal, and the optimizer step in which a training run gets it from itself.
     """
 
     def __init__(
-        self, words: list[str], log: Path, environment: dict[str, str], *, folder: Path, waits_at: int | None = None
-    ) -> None:
+        self, words: list[str], log: Path, environment: dict[str, str], *, folder: Path, waits_at: int | None = None,
+        gets: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
         self.log = log
-        arguments = (words, str(log), environment, str(folder), waits_at)
+        arguments = (words, str(log), environment, str(folder), waits_at, gets)
         self.process = CONTEXT.Process(target=_run, args=arguments, daemon=False)
         self.process.start()
 
@@ -63,7 +65,10 @@ def when(running: Forked, condition: Callable[[], Any]) -> None:
         time.sleep(0.02)
 
 
-def _run(words: list[str], log: str, environment: dict[str, str], folder: str, waits_at: int | None) -> None:
+def _run(
+    words: list[str], log: str, environment: dict[str, str], folder: str, waits_at: int | None,
+    gets: tuple[int, int] | None,
+) -> None:  # fmt: skip
     os.environ.update(environment)
     os.chdir(folder)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -71,20 +76,29 @@ def _run(words: list[str], log: str, environment: dict[str, str], folder: str, w
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
     if waits_at is not None:
-        _wait_for_a_signal(waits_at)
+        _in_step(waits_at, _wait_for_a_signal)
+    if gets is not None:
+        _in_step(gets[1], lambda: os.kill(os.getpid(), gets[0]))
     from adaptft.cli import main
 
     main(words)
 
 
-def _wait_for_a_signal(step: int) -> None:
-    from adaptft.training import interruption, progress, run
+def _in_step(step: int, act: Callable[[], None]) -> None:
+    from adaptft.training import progress, run
 
-    class Waiting(progress.ProgressReport):
+    class Acting(progress.ProgressReport):
         def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
             super().on_step_end(args, state, control, **more)
-            deadline = time.monotonic() + SECONDS  # the test may be gone
-            while state.global_step == step and not interruption.requested() and time.monotonic() < deadline:
-                time.sleep(0.01)
+            if state.global_step == step:
+                act()
 
-    run.ProgressReport = Waiting  # type: ignore[misc]
+    run.ProgressReport = Acting  # type: ignore[misc]
+
+
+def _wait_for_a_signal() -> None:
+    from adaptft.training import interruption
+
+    deadline = time.monotonic() + SECONDS  # the test may be gone
+    while not interruption.requested() and time.monotonic() < deadline:
+        time.sleep(0.01)

@@ -56,7 +56,7 @@ def num_steps(plan: TrainPlan) -> int:
     return schedule.max_steps
 
 
-def training_arguments(plan: TrainPlan, output_dir: Path, *, resumes: bool, evaluates: bool) -> TrainingArguments:
+def training_arguments(plan: TrainPlan, output_dir: Path, *, evaluates: bool) -> TrainingArguments:
     """The arguments of ``transformers.Trainer``; making them also joins the process group of several ranks.
 
     Raises:
@@ -86,7 +86,7 @@ def training_arguments(plan: TrainPlan, output_dir: Path, *, resumes: bool, eval
         logging_nan_inf_filter=False,  # it waits for the GPU in every micro-batch; trainer.py looks once a step
         save_total_limit=None,  # checkpoints.py rotates, after it has sealed the new one
         **_optimizer(plan),
-        **_schedule(plan, resumes=resumes, evaluates=evaluates),
+        **_schedule(plan, evaluates=evaluates),
         **ranks.arguments_of_ranks(plan, on_gpu=uses_gpu(plan)),
     )
     if plan.decisions.placement.value.is_sharded:
@@ -108,7 +108,7 @@ def _optimizer(plan: TrainPlan) -> dict[str, Any]:
     }
 
 
-def _schedule(plan: TrainPlan, *, resumes: bool, evaluates: bool) -> dict[str, Any]:
+def _schedule(plan: TrainPlan, *, evaluates: bool) -> dict[str, Any]:
     schedule, request = plan.decisions.schedule.value, plan.request
     return {
         "max_steps": num_steps(plan),
@@ -116,7 +116,6 @@ def _schedule(plan: TrainPlan, *, resumes: bool, evaluates: bool) -> dict[str, A
         "logging_steps": max(schedule.logging_steps, 1),
         "eval_strategy": _when(request.eval_strategy, schedule.eval_steps) if evaluates else "no",
         "eval_steps": schedule.eval_steps or None,
-        "eval_on_start": evaluates and not resumes,
         "save_strategy": _when(request.save_strategy, schedule.save_steps),
         "save_steps": max(schedule.save_steps, 1),
     }

@@ -30,7 +30,6 @@ def build_trainer(
     model_path: Path,
     rows: TrainingRows,
     *,
-    resumes: bool,
     callbacks: Sequence[Any] = (),
     journal: Journal | None = None,
 ) -> SupervisedTrainer:
@@ -44,7 +43,7 @@ def build_trainer(
         MissingPackage: a package the plan needs is not installed.
     """
     require_learning_rate(plan.decisions.optimizer.value.learning_rate)
-    arguments = training_arguments(plan, output_dir, resumes=resumes, evaluates=rows.evaluation is not None)
+    arguments = training_arguments(plan, output_dir, evaluates=rows.evaluation is not None)
     if plan.decisions.placement.value.num_ranks == 1:
         arguments._n_gpu = min(arguments.n_gpu, 1)  # transformers would wrap nn.DataParallel over all it sees
     journal = journal or Journal(is_told=arguments.should_save)

@@ -28,8 +28,6 @@ class RecoveryState:
     """What the planned learning rate is multiplied by, after runs of numbers that are none."""
     rollbacks: int = 0
     overflows: int = 0
-    owes_evaluation: bool = False
-    """True in a checkpoint whose step should have been evaluated when a signal came; the run that goes on does it."""
     incidents: tuple[Incident, ...] = ()
 
 

@@ -69,7 +69,7 @@ class LoggedSteps:
     def _stop_where_asked(self: Any) -> None:
         """After a signal: save, and take no further step; all ranks see it behind the same step.
 
-        An evaluation that is due is left to the run that goes on.
+        An evaluation that is due is left to the run that goes on (``resumable.owes_evaluation``).
         """
         wished = interruption.requested() if self.args.world_size <= 1 else self.counters.is_stop_wished
         if not wished:
@@ -78,7 +78,6 @@ class LoggedSteps:
         if self.state.global_step >= self.state.max_steps and not self.control.should_evaluate:
             return
         self.was_stopped = True
-        self.journal.change(owes_evaluation=self.control.should_evaluate)
         self.control.should_training_stop, self.control.should_evaluate = True, False
         self.control.should_save = self.args.save_strategy != "no"
 

@@ -8,6 +8,8 @@ from pickle import UnpicklingError
 from typing import Any
 
 from torch import nn
+from transformers import TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import DefaultFlowCallback
 
 from adaptft.errors import OutputError
 from adaptft.training import interruption, preflight, schedules
@@ -30,18 +32,40 @@ def never_unpickled(folder: str) -> Iterator[None]:
         ) from cause
 
 
+def owes_evaluation(arguments: TrainingArguments, state: TrainerState, steps_per_epoch: int) -> bool:
+    """True where an evaluation is due behind the step that ``state`` stands at, and its history has none.
+
+    transformers' own rule says what is due. The history goes with each checkpoint, so an evaluation that a signal or a
+    kill kept from its step is owed until a checkpoint holds its result, whatever came between.
+    """
+    step = state.global_step
+    if any(entry["step"] == step and "eval_loss" in entry for entry in state.log_history):
+        return False
+    rule, due = DefaultFlowCallback(), TrainerControl()
+    rule.on_step_end(arguments, state, due)
+    if step % steps_per_epoch == 0 or step >= state.max_steps:
+        rule.on_epoch_end(arguments, state, due)
+    return step == 0 or bool(due.should_evaluate)
+
+
 class Resumable:
     """Mixin over ``transformers.Trainer``; ``PlannedTrainer`` says what its attributes are."""
 
     def _init_training_state(
         self: Any, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, resume: Any, trial: Any
     ) -> tuple[int, int]:
-        """As transformers', but intervals and batch size are the plan's, not those in the checkpoint."""
+        """As transformers', but intervals and batch size are the plan's, not those in the checkpoint.
+
+        What the step it begins at owes is evaluated before the next one.
+        """
         started: tuple[int, int] = super()._init_training_state(  # type: ignore[misc]
             max_steps, num_update_steps_per_epoch, num_train_epochs, resume, trial
         )
         self.state.compute_steps(self.args, max_steps)
         self.state.train_batch_size = self._train_batch_size
+        self.args.eval_on_start = self.eval_dataset is not None and owes_evaluation(
+            self.args, self.state, num_update_steps_per_epoch
+        )
         return started
 
     def _prepare_for_training(self: Any, max_steps: int, loader: Any, resume: Any) -> Any:

@@ -26,11 +26,6 @@ class Start:
         """True where the run begins with what another one left."""
         return self.checkpoint is not None or self.weights is not None
 
-    @property
-    def resumes(self) -> bool:
-        """True where the first step is not step 1."""
-        return self.checkpoint is not None
-
 
 def starting_point(request: TrainRequest, output_dir: Path) -> Start:
     """What the request asks for.

@@ -73,7 +73,7 @@ def _run(plan: TrainPlan, output_dir: Path) -> RunReport:
         interruption.kept(start.checkpoint)
     request = plan.request
     base = _locate(plan)
-    process = training_arguments(plan, output_dir, resumes=start.resumes, evaluates=False)
+    process = training_arguments(plan, output_dir, evaluates=False)
     with process.main_process_first(desc="tokenising"):
         rows = prepare_rows(plan, models.load_tokenizer(base.path))
     identity = identify(plan, base.path, rows)
@@ -90,9 +90,7 @@ def _run(plan: TrainPlan, output_dir: Path) -> RunReport:
         closing(ProgressReport()) as progress,
     ):
         while True:
-            trainer = build_trainer(
-                plan, output_dir, base.path, rows, resumes=start.resumes, callbacks=[progress, graphs], journal=journal
-            )
+            trainer = build_trainer(plan, output_dir, base.path, rows, callbacks=[progress, graphs], journal=journal)
             memory = memory or metrics.PeakMemory(on_gpu=False, model_bytes=tensor_bytes(trainer.model))
             if process.should_save:
                 folders.claim(plan, output_dir)

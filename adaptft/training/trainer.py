@@ -144,24 +144,12 @@ class PlannedTrainer(LoggedSteps, Resumable, Sharded):
 
     def _run_epoch(self: Any, **state: Any) -> None:
         """As transformers', which would take a step too many where a checkpoint holds the last one."""
-        self._catch_up()
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return
         super()._run_epoch(**state)  # type: ignore[misc]
 
     # ---- evaluation
-
-    def _catch_up(self: Any) -> None:
-        """Do the evaluation that a signal kept from the checkpoint's step.
-
-        Raises:
-            KeyboardInterrupt: another one comes meanwhile; the checkpoint stays as it is.
-        """
-        if self.journal.state.owes_evaluation:
-            if not self.evaluate():
-                raise KeyboardInterrupt
-            self.journal.change(owes_evaluation=False)
 
     def evaluate(
         self: Any, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
@@ -171,7 +159,7 @@ class PlannedTrainer(LoggedSteps, Resumable, Sharded):
         Nothing where the run was asked to stop meanwhile: saving is more urgent.
 
         Raises:
-            KeyboardInterrupt: it was, and before the first step: there is nothing to save.
+            KeyboardInterrupt: it was, and before this process's first step: there is nothing to save.
         """
         begin = time.perf_counter()
         total, count = self.evaluation_loss(self.get_eval_dataloader(eval_dataset))
@@ -179,7 +167,7 @@ class PlannedTrainer(LoggedSteps, Resumable, Sharded):
         if self.args.world_size > 1:
             torch.distributed.all_reduce(total)
         elif interruption.requested():
-            if self.state.global_step == 0:
+            if self.counters.first_step_seconds is None:
                 raise KeyboardInterrupt
             return {}
         loss = total.item() / max(int(self._over_ranks(count)[0]), 1)

@@ -14,7 +14,7 @@ SCHEDULE = {"max_steps": 8, "save_steps": 2}
 
 
 def run(plan, folder, resume=None):
-    trainer = a_trainer(plan, folder, PACKS, resumes=resume is not None)
+    trainer = a_trainer(plan, folder, PACKS)
     trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
     return trainer
 

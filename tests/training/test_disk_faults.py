@@ -80,7 +80,7 @@ def test_a_disk_that_fills_up_is_told_with_the_last_good_checkpoint(
         assert damage(disk / "checkpoint-2") is None
         assert not (disk / folders.STAGING).exists()
         (disk / "somebody.bin").unlink()
-        resumed = a_trainer(plan, disk, PACKS, resumes=True)
+        resumed = a_trainer(plan, disk, PACKS)
         resumed.train(resume_from_checkpoint=str(disk / "checkpoint-2"))
     assert losses(resumed) == whole_losses["full" if method else "lora"]
 

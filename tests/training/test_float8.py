@@ -23,7 +23,7 @@ def _plan(model, compute="fp8", **changed):
 
 
 def _run(plan, folder, resume=None):
-    trainer = a_trainer(plan, folder, PACKS, resumes=resume is not None)
+    trainer = a_trainer(plan, folder, PACKS)
     trainer.train(resume_from_checkpoint=resume)
     return trainer
 

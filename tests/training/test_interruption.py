@@ -131,30 +131,6 @@ def test_outside_of_the_steps_the_first_signal_stops_at_once(tmp_path):
         signal.raise_signal(signal.SIGINT)
 
 
-@pytest.mark.parametrize("waits_at", [6, 12], ids=["amid its steps", "in its last step"])
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tiny_qwen2, rows, tmp_path, waits_at):
-    out = tmp_path / "out"
-    short = ["--max_steps", "12", "--save_steps", "4", "--eval_steps", "1", "--resume_from_checkpoint", "auto"]
-    words = [*command(tiny_qwen2, rows, out), *short]
-    status, lines = stopped(words, signal.SIGTERM, (out / "checkpoint-4" / SEAL).exists, tmp_path, waits_at=waits_at)
-    assert status == 0, lines
-    assert lines[-1].startswith(f"Stopped and saved: {checkpoint_folders(out)[0]} holds every step")
-    assert not (out / "adaptft.json").exists()
-    assert stopped(words, None, lambda: False, tmp_path)[0] == 0
-    whole = [*command(tiny_qwen2, rows, tmp_path / "whole"), *short]
-    assert stopped(whole, None, lambda: False, tmp_path)[0] == 0
-    assert losses(out) == losses(tmp_path / "whole")
-
-
-def losses(out):
-    """Of all steps, and of the held-out rows behind each: also behind the one in which the signal came."""
-    report = json.loads((out / "report.json").read_text())
-    history = json.loads((checkpoint_folders(out)[0] / "trainer_state.json").read_text())["log_history"]
-    evaluated = [entry["eval_loss"] for entry in history if "eval_loss" in entry and entry["step"] < 12]
-    assert len(evaluated) == 12, "before the first step, and behind all but the last"
-    return [step["loss"] for step in report["steps"]], evaluated, report["final_eval_loss"]
-
-
 def test_before_the_first_checkpoint_nothing_is_kept(tiny_qwen2, rows, tmp_path):
     out = tmp_path / "out"
     words = command(tiny_qwen2, rows, out, "--save_strategy", "no")

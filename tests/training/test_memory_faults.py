@@ -86,7 +86,7 @@ def test_a_resumed_run_remembers_the_size(tiny_qwen2, tmp_path):
     checkpoint = newest_whole(tmp_path, up_to=3)[0]
     journal = Journal(read_state(checkpoint))
     with small_device(64) as failed:
-        trainer = a_trainer(plan, tmp_path / "on", PACKS, resumes=True, journal=journal)
+        trainer = a_trainer(plan, tmp_path / "on", PACKS, journal=journal)
         trainer.train(resume_from_checkpoint=str(checkpoint))
     assert failed == []
     assert trainer.journal.state.part_tokens == 64

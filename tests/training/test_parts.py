@@ -117,11 +117,9 @@ def test_steps_asked_for_win_and_else_epochs_are_counted_on_the_real_rows(tiny_q
 
 def test_arguments_carry_the_plan(tiny_qwen2, tmp_path):
     plan = a_plan(tiny_qwen2, schedule={"save_steps": 4, "eval_steps": 2}, request={"save_strategy": "epoch"})
-    arguments = training_arguments(plan, tmp_path, resumes=False, evaluates=True)
+    arguments = training_arguments(plan, tmp_path, evaluates=True)
     assert (arguments.save_strategy, arguments.eval_strategy, arguments.eval_steps) == ("epoch", "steps", 2)
-    assert arguments.eval_on_start
-    assert not training_arguments(plan, tmp_path, resumes=True, evaluates=True).eval_on_start
-    assert training_arguments(plan, tmp_path, resumes=False, evaluates=False).eval_strategy == "no"
+    assert training_arguments(plan, tmp_path, evaluates=False).eval_strategy == "no"
     assert arguments.learning_rate == plan.decisions.optimizer.value.learning_rate
 
 

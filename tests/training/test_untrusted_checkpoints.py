@@ -44,7 +44,7 @@ def test_pickles_in_a_checkpoint_are_never_run(tiny_qwen2, half, tmp_path, name,
     seal = read_seal(checkpoint)
     write_json(checkpoint / SEAL, replace(seal, files=seal.files | {name: mark_of(checkpoint / name)}))
     assert damage(checkpoint) is None, "whoever forges a file can forge the seal"
-    trainer = a_trainer(a_plan(tiny_qwen2, schedule=SCHEDULE), checkpoint.parent, PACKS, resumes=True)
+    trainer = a_trainer(a_plan(tiny_qwen2, schedule=SCHEDULE), checkpoint.parent, PACKS)
     if name == "training_args.bin":  # written by transformers, and read by nobody
         trainer.train(resume_from_checkpoint=str(checkpoint))
     else:

@@ -124,7 +124,7 @@ def packs(groups: Sequence[Sequence[int]], prompt: int = 2, seed: int = 0) -> Da
 
 
 def a_trainer(
-    plan: TrainPlan, folder: Path, rows: Dataset, *, evaluation: Dataset | None = None, resumes: bool = False,
+    plan: TrainPlan, folder: Path, rows: Dataset, *, evaluation: Dataset | None = None,
     journal: Journal | None = None,
 ) -> SupervisedTrainer:  # fmt: skip
     """A trainer over ready rows, as ``run`` builds it."""
@@ -135,7 +135,7 @@ def a_trainer(
         notes=(),
     )
     folder.mkdir(parents=True, exist_ok=True)
-    return build_trainer(plan, folder, Path(plan.request.model), ready, resumes=resumes, journal=journal)
+    return build_trainer(plan, folder, Path(plan.request.model), ready, journal=journal)
 
 
 def losses(trainer: SupervisedTrainer) -> list[float]:
