@@ -6,6 +6,7 @@ Children are forked from a process that has imported everything, so that a run c
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -111,6 +112,24 @@ def differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     return [name for name in one if one[name] != other[name]]
 
 
+def furthest(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """The largest relative difference between the losses of two runs: of steps, of held-out rows, in TensorBoard.
+
+    Infinite where one has a loss that the other has not.
+    """
+    losses, others = _losses(one), _losses(other)
+    if losses.keys() != others.keys():
+        return math.inf
+    return max(abs(b / a - 1) for name in losses for a in losses[name] for b in others[name])
+
+
+def _losses(run: dict[str, Any]) -> dict[tuple[str, int], list[float]]:
+    """What a run says of each of its losses; TensorBoard may say several things of one."""
+    steps = {("step", step[0]): [step[1]] for step in run["steps"]}
+    held_out = {("held out", number): [loss] for number, loss in enumerate(run["held_out"])}
+    return steps | held_out | {("tensorboard", step): told for step, told in run["tensorboard"].items()}
+
+
 def _plain(value: Any) -> Any:
     """Tensors and arrays as bytes, so that values compare bit for bit."""
     if torch.is_tensor(value):
@@ -122,15 +141,16 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def tensorboard(out: Path) -> dict[int, float]:
-    """The loss of each step as TensorBoard has it; a step that was taken again has to say the same."""
-    found: dict[int, float] = {}
+def tensorboard(out: Path) -> dict[int, list[float]]:
+    """The losses that TensorBoard has of each step: several where a step was taken again and came out otherwise."""
+    found: dict[int, list[float]] = {}
     for file in sorted(out.glob("runs/**/events.*")):
         events = EventAccumulator(str(file))
         events.Reload()
         for event in events.Scalars("train/loss") if "train/loss" in events.Tags()["scalars"] else []:
-            if found.setdefault(event.step, event.value) != event.value:
-                found[event.step] = float("nan")
+            values = found.setdefault(event.step, [])
+            if event.value not in values:
+                values.append(event.value)
     return found
 
 
