@@ -24,6 +24,7 @@ from adaptft.training.adapters import prepare
 from adaptft.training.assembly import build_model
 from adaptft.training.batches import Rows
 from adaptft.training.calibration import Passage
+from adaptft.training.losses import _trained
 
 pytestmark = [
     pytest.mark.gpu,
@@ -96,6 +97,18 @@ def test_the_loss_begins_where_fp32_does_and_falls(
     assert losses[-1] < losses[0]
     assert report.peak_memory is not None
     assert report.peak_memory.measured > 0
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_trained_rows_are_found_without_waiting_for_the_gpu(count: int) -> None:
+    labels = torch.full((64,), -100, device="cuda")
+    labels[10 : 10 + count] = 3
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = _trained(labels, count)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert found.tolist() == list(range(10, 10 + count))
 
 
 @pytest.fixture
