@@ -91,7 +91,7 @@ def train(builder: Any, cell: Cell, made: TrainPlan, tokens: list[list[int]]) ->
     from adaptft import data
     from adaptft.reports import DataReport
     from adaptft.training import metrics, numerics
-    from adaptft.training.arguments import training_arguments, uses_gpu
+    from adaptft.training.arguments import training_arguments
     from adaptft.training.assembly import collator, prepare_model
     from adaptft.training.batches import Rows
     from adaptft.training.identification import identify
@@ -110,7 +110,7 @@ def train(builder: Any, cell: Cell, made: TrainPlan, tokens: list[list[int]]) ->
     with tempfile.TemporaryDirectory() as folder:
         named = nameplate(Path(folder), builder.config(cell.model))
         base = random_base(builder, made, cell.model)
-        memory = metrics.PeakMemory(on_gpu=uses_gpu(made), model_bytes=0 if uses_gpu(made) else weight_bytes(base))
+        memory = metrics.PeakMemory(on_gpu=made.uses_gpu, model_bytes=0 if made.uses_gpu else weight_bytes(base))
         trainer = SupervisedTrainer(
             made, prepare_model(made, base, training.training),
             training_arguments(made, Path(folder), evaluates=False),

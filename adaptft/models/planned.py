@@ -70,9 +70,7 @@ def own_device(plan: TrainPlan) -> torch.device:
 
     import torch
 
-    if plan.decisions.placement.value.strategy == "cpu" or not plan.machine.gpus:
-        return torch.device("cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if plan.uses_gpu else torch.device("cpu")
 
 
 def _device_map(plan: TrainPlan) -> dict[str, Any]:

@@ -80,6 +80,11 @@ class Placement:
         return self.data_parallel_size * self.sequence_parallel_size
 
     @property
+    def shares_rows(self) -> bool:
+        """True where several ranks compute the tokens of one row."""
+        return self.sequence_parallel_size > 1
+
+    @property
     def is_sharded(self) -> bool:
         """True where each rank holds a part of every weight: fused adapters would join whole ones on all of them."""
         return self.strategy in SHARDED

@@ -85,3 +85,8 @@ class TrainPlan:
     rejected: tuple[Rejected, ...] = ()
     warnings: tuple[str, ...] = ()
     fits: bool = True
+
+    @property
+    def uses_gpu(self) -> bool:
+        """True where it trains on GPUs; one for several ranks of a machine without any runs them on its CPU."""
+        return self.decisions.placement.value.strategy != "cpu" and bool(self.machine.gpus)

@@ -142,7 +142,7 @@ def _candidate(
             precision.value,
             setting.packing,
             request,
-            shares_rows=setting.placement.value.sequence_parallel_size > 1,
+            shares_rows=setting.placement.value.shares_rows,
         ),
         loss=kernels.choose_loss(model, adapts_head=targets is not None and targets.has_head),
         optimizer=schedules.choose_optimizer(method.value, optimizer, schedule.value.max_steps, request),

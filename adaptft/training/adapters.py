@@ -18,6 +18,7 @@ from adaptft.kernels.fusing_whole import train_in_fp8
 from adaptft.kernels.rounding import Inputs
 from adaptft.plans import DTYPE_NAMES, AdapterKernels, Decisions, Method
 from adaptft.training import ranks
+from adaptft.training.batches import Rows
 from adaptft.training.calibration import Passage, convert_in_passing
 from adaptft.training.checkpointing import decoder_layers
 
@@ -35,14 +36,15 @@ class ParameterCount:
         return self.trained / max(self.total, 1)
 
 
-def prepare(model: Any, decisions: Decisions, passage: Passage) -> Any:
+def prepare(model: Any, decisions: Decisions, rows: Rows, device: torch.device) -> Any:
     """Make ``model`` trainable by the planned method: all of it, or adapters in fp32 on a frozen base.
 
     Frozen FP8 and NF4 bases are swapped for our kernels, and adapted layers fused, after the adapters are on, so that
     PEFT sees the layers it knows.
 
     Args:
-        passage: what goes through ``model`` on its way to FP8, and where to.
+        rows: as they are trained; an FP8 base is rounded for them.
+        device: where this rank trains, which an FP8 base comes to.
 
     Raises:
         TrainingError: no linear layer of the model is one of the planned targets, a module to save is not there, or
@@ -60,7 +62,7 @@ def prepare(model: Any, decisions: Decisions, passage: Passage) -> Any:
     if is_sharded and method.base_storage == "nf4":
         _keep_packing(adapted)
     else:
-        _swap_frozen_linears(adapted, decisions, passage)
+        _swap_frozen_linears(adapted, decisions, passage_of(decisions, rows, device))
     if is_sharded:
         _make_shardable(adapted, getattr(torch, DTYPE_NAMES[decisions.precision.value.autocast]))
     if kernels.fused:
@@ -177,6 +179,12 @@ def _swap_frozen_linears(model: Any, decisions: Decisions, passage: Passage) -> 
             f"The plan stores the base in {method.base_storage}, and only {converted} of {adapted} adapted layers are.",
             fix="Train with --fp8 false, or with --train_type lora: this model's layers are not plain linear ones.",
         )
+
+
+def passage_of(decisions: Decisions, rows: Rows, device: torch.device) -> Passage:
+    """What goes through an FP8 base on its way, and where to: what is sharded afterwards waits on the host."""
+    tokens = decisions.adapters.value.calibration_tokens
+    return Passage(rows, tokens, device, returns=decisions.placement.value.is_sharded)
 
 
 def _to_fp8(model: Any, decisions: Decisions, passage: Passage) -> int:

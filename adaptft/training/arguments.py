@@ -24,11 +24,6 @@ OPTIMIZERS: dict[str, tuple[str, str]] = {
 ADAM_EPSILON = 1e-8
 
 
-def uses_gpu(plan: TrainPlan) -> bool:
-    """True where the plan trains on GPUs; a plan for several ranks of a machine without any runs them on its CPU."""
-    return plan.decisions.placement.value.strategy != "cpu" and bool(plan.machine.gpus)
-
-
 def autocast_dtype(decisions: Decisions) -> Dtype:
     """The type torch's autocast casts to; fp32 where every weight already has the type it computes in."""
     precision, method = decisions.precision.value, decisions.method.value
@@ -75,7 +70,7 @@ def training_arguments(plan: TrainPlan, output_dir: Path, *, evaluates: bool) ->
         bf16=autocast == "bf16",
         fp16=autocast == "fp16",
         seed=request.seed,
-        use_cpu=not uses_gpu(plan),
+        use_cpu=not plan.uses_gpu,
         remove_unused_columns=False,
         label_names=["labels"],
         use_cache=False,
@@ -87,7 +82,7 @@ def training_arguments(plan: TrainPlan, output_dir: Path, *, evaluates: bool) ->
         save_total_limit=None,  # checkpoints.py rotates, after it has sealed the new one
         **_optimizer(plan),
         **_schedule(plan, evaluates=evaluates),
-        **ranks.arguments_of_ranks(plan, on_gpu=uses_gpu(plan)),
+        **ranks.arguments_of_ranks(plan, on_gpu=plan.uses_gpu),
     )
     if plan.decisions.placement.value.is_sharded:
         arguments.fsdp_plugin_args["mixed_precision_policy"] = ranks.mixed_precision(plan)
@@ -97,7 +92,7 @@ def training_arguments(plan: TrainPlan, output_dir: Path, *, evaluates: bool) ->
 def _optimizer(plan: TrainPlan) -> dict[str, Any]:
     optimizer = plan.decisions.optimizer.value
     return {
-        "optim": OPTIMIZERS[optimizer.name][0 if uses_gpu(plan) else 1],
+        "optim": OPTIMIZERS[optimizer.name][0 if plan.uses_gpu else 1],
         "learning_rate": optimizer.learning_rate,
         "weight_decay": optimizer.weight_decay,
         "adam_beta1": optimizer.adam_beta1,

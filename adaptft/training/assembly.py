@@ -15,7 +15,6 @@ from adaptft.plans import DTYPE_NAMES, TrainPlan
 from adaptft.training import adapters, checking, checkpointing, losses, numerics, ranks
 from adaptft.training.arguments import training_arguments
 from adaptft.training.batches import Collator, Form, Rows
-from adaptft.training.calibration import Passage
 from adaptft.training.identification import identify
 from adaptft.training.incidents import Journal
 from adaptft.training.inspection import tokenizer_of
@@ -77,9 +76,7 @@ def build_model(plan: TrainPlan, path: Path, rows: Rows) -> Any:
 def prepare_model(plan: TrainPlan, base: Any, rows: Rows) -> Any:
     """A loaded ``base``, made into what ``plan`` trains: adapters, loss, recomputing and compiled layers."""
     decisions = plan.decisions
-    model = adapters.prepare(
-        base, decisions, Passage(rows, decisions.adapters.value.calibration_tokens, own_device(plan))
-    )
+    model = adapters.prepare(base, decisions, rows, own_device(plan))
     if plan.request.adapters is not None:
         fill_adapter(model, Path(plan.request.adapters), Path(plan.request.model), error=TrainingError)
     base = adapters.causal_lm(model)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from adaptft.kernels.linear_cross_entropy import IGNORED
@@ -92,12 +93,17 @@ class Collator:
         batch: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
         if self.with_boundaries:
             batch |= boundaries(positions)
-        return batch | {"num_tokens": num_tokens, "num_trained": int((labels != IGNORED).sum())}
+        return batch | {"num_tokens": num_tokens, "num_trained": num_trained(batch["labels"])}
 
     def _length(self, longest: int) -> int:
         if self.form == "packed":
             return max(self.length, longest)
         return -(-longest // PAD_MULTIPLE) * PAD_MULTIPLE
+
+
+def num_trained(labels: Tensor) -> int:
+    """How many of ``labels`` are in the loss."""
+    return int((labels != IGNORED).sum())
 
 
 def boundaries(position_ids: NDArray[np.int64]) -> dict[str, Any]:

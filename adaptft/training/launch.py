@@ -11,7 +11,6 @@ from adaptft.facts import Machine
 from adaptft.plans import TrainPlan
 from adaptft.reports import RunReport
 from adaptft.training import folders, interruption, numerics
-from adaptft.training.arguments import uses_gpu
 from adaptft.training.meeting import Meeting, meet
 from adaptft.training.workers import needs_workers, run_workers
 
@@ -86,7 +85,7 @@ def _beginning_again(plan: TrainPlan, output_dir: Path, meeting: Meeting) -> Tra
 
 
 def _check_machine(plan: TrainPlan) -> None:
-    if uses_gpu(plan):
+    if plan.uses_gpu:
         from adaptft.hardware import probe
 
         require_planned_machine(plan, probe())

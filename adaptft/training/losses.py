@@ -28,7 +28,7 @@ AGREEMENT = 0.02
 def install_loss(model: Any, kernel: LossKernel, compute_dtype: torch.dtype) -> None:
     """Make ``model(input_ids=..., labels=..., ...)`` return ``{"loss": sum}`` by the planned kernel.
 
-    With ``by_logits=True`` it is the loss of the model's own logits. ``num_labels``, how many tokens are trained,
+    With ``by_logits=True`` it is the loss of the model's own logits. ``num_trained``, how many tokens are trained,
     spares the host a wait for the GPU to count them.
 
     Args:
@@ -39,9 +39,9 @@ def install_loss(model: Any, kernel: LossKernel, compute_dtype: torch.dtype) -> 
     planned = _chunked_loss if kernel.kernel == "chunked" else _full_loss
 
     def forward(
-        self: Any, *, labels: Tensor, num_labels: int | None = None, by_logits: bool = False, **inputs: Any
+        self: Any, *, labels: Tensor, num_trained: int | None = None, by_logits: bool = False, **inputs: Any
     ) -> dict[str, Tensor]:
-        return {"loss": (_full_loss if by_logits else planned)(self, labels, num_labels, _given(inputs))}
+        return {"loss": (_full_loss if by_logits else planned)(self, labels, num_trained, _given(inputs))}
 
     # A bound method and not a closure over the model: accelerate unbinds it to put autocast around it.
     model.forward = MethodType(forward, model)
@@ -65,22 +65,22 @@ def _give_loss(head: Any, chunk_tokens: int, softcap: float | None, compute_dtyp
     head.forward = MethodType(forward, head)
 
 
-def _chunked_loss(model: Any, labels: Tensor, num_labels: int | None, inputs: dict[str, Any]) -> Tensor:
+def _chunked_loss(model: Any, labels: Tensor, num_trained: int | None, inputs: dict[str, Any]) -> Tensor:
     hidden = model.base_model(**inputs).last_hidden_state
     scale = _logit_scale(model.config.get_text_config())
     if scale != 1.0:
         hidden = hidden * scale
     labels = labels.reshape(-1)
-    trained = _trained(labels, num_labels)  # the head is a tenth of a step: prompts need not pass it
+    trained = _trained(labels, num_trained)  # the head is a tenth of a step: prompts need not pass it
     hidden = hidden.reshape(-1, hidden.shape[-1]).index_select(0, trained)
     loss: Tensor = model.get_output_embeddings()(hidden, labels=labels.index_select(0, trained))
     return loss
 
 
-def _trained(labels: Tensor, num_labels: int | None) -> Tensor:
+def _trained(labels: Tensor, num_trained: int | None) -> Tensor:
     """Where ``labels`` (tokens,) has labels."""
     is_trained = labels != IGNORED
-    found = is_trained.nonzero() if num_labels is None else torch.nonzero_static(is_trained, size=num_labels)
+    found = is_trained.nonzero() if num_trained is None else torch.nonzero_static(is_trained, size=num_trained)
     return found.squeeze(1)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adaptft.training.batches import boundaries
+from adaptft.training.batches import boundaries, num_trained
 
 Batch = dict[str, Any]
 TENSORS = ("input_ids", "labels", "position_ids")
@@ -47,4 +47,4 @@ def _part(batch: Batch, rows: slice, columns: slice) -> Batch:
     part: Batch = {name: batch[name][rows, columns].contiguous() for name in TENSORS}
     if "cu_seq_lens_q" in batch:
         part |= boundaries(part["position_ids"].cpu().numpy())
-    return part
+    return part | {"num_trained": num_trained(part["labels"])}

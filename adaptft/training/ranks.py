@@ -56,7 +56,7 @@ def arguments_of_ranks(plan: TrainPlan, *, on_gpu: bool) -> dict[str, Any]:
         # Frozen bases in FP8 and NF4 are buffers, and no buffer ever changes: DDP would send them in every forward.
         "ddp_broadcast_buffers": False,
         **(_sharding(plan) if placement.is_sharded else {}),
-        **({"parallelism_config": parallelism(plan)} if placement.sequence_parallel_size > 1 else {}),
+        **({"parallelism_config": parallelism(plan)} if placement.shares_rows else {}),
     }
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from adaptft.errors import TrainingError
 from adaptft.plans import TrainPlan
-from adaptft.training.arguments import uses_gpu
 from adaptft.units import format_bytes
 
 
@@ -27,7 +26,7 @@ def require_trained_tokens(num_trained: int) -> None:
 
 def free_memory(plan: TrainPlan) -> tuple[int, int]:
     """Free and total bytes of what the plan trains on: the GPU, or the host."""
-    if uses_gpu(plan):
+    if plan.uses_gpu:
         import torch
 
         return torch.cuda.mem_get_info()
@@ -79,7 +78,7 @@ def out_of_memory(plan: TrainPlan, memory: tuple[int, int]) -> TrainingError:
     batch = plan.decisions.batch.value
     free_bytes, total_bytes = memory
     found = (
-        f"The {'GPU' if uses_gpu(plan) else 'host'} ran out of memory: {format_bytes(plan.memory.peak_bytes)} were "
+        f"The {'GPU' if plan.uses_gpu else 'host'} ran out of memory: {format_bytes(plan.memory.peak_bytes)} were "
         f"predicted, {format_bytes(free_bytes)} of {format_bytes(total_bytes)} are free."
     )
     if batch.micro_batch_size > 1:

@@ -21,7 +21,7 @@ from adaptft.reports import RunReport
 from adaptft.training import folders, interruption, metrics, numerics, ranks, recovery, results, resuming
 from adaptft.training.adapters import tensor_bytes
 from adaptft.training.agreement import require_same_beginning
-from adaptft.training.arguments import training_arguments, uses_gpu
+from adaptft.training.arguments import training_arguments
 from adaptft.training.assembly import build_trainer
 from adaptft.training.checkpoints import read_seal
 from adaptft.training.identification import identify
@@ -67,7 +67,7 @@ def _locate(plan: TrainPlan) -> models.LocalModel:
 def _run(plan: TrainPlan, output_dir: Path) -> RunReport:
     begin = time.monotonic()
     numerics.set_up(plan)
-    ranks.require_possible(plan, on_gpu=uses_gpu(plan))
+    ranks.require_possible(plan, on_gpu=plan.uses_gpu)
     start = resuming.starting_point(plan.request, output_dir)
     if start.checkpoint is not None:
         interruption.kept(start.checkpoint)
@@ -81,7 +81,7 @@ def _run(plan: TrainPlan, output_dir: Path) -> RunReport:
     journal = resuming.accept(start, identity, plan.request, is_told=process.should_save)
     if (finished := _finished(start.checkpoint, output_dir, identity.max_steps)) is not None:
         return finished
-    memory = metrics.PeakMemory(on_gpu=True) if uses_gpu(plan) else None
+    memory = metrics.PeakMemory(on_gpu=True) if plan.uses_gpu else None
     unpacked, graphs = unpacked_from(request.model, request.hub), metrics.GraphCounter()
     notes = (*filter(None, [unpacked]), *start.notes, *rows.notes)
     with (

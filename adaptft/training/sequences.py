@@ -55,15 +55,10 @@ def require_shareable(plan: TrainPlan, *, on_gpu: bool) -> None:
             raise TrainingError(f"{size} ranks cannot share the tokens of a row: {why}.", fix=f"{fix}.")
 
 
-def is_sharing(plan: TrainPlan) -> bool:
-    """True where ranks share rows."""
-    return plan.decisions.placement.value.sequence_parallel_size > 1
-
-
 @contextmanager
 def shared(trainer: Any, inputs: dict[str, Any]) -> Iterator[None]:
     """Inside, ``inputs`` are this rank's part of the rows, forward and backward; all of them where nobody shares."""
-    if not is_sharing(trainer.plan):
+    if not trainer.plan.decisions.placement.value.shares_rows:
         yield
         return
     parts = [inputs[name] for name in ("input_ids", "labels", "position_ids")]

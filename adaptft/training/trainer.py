@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
-from adaptft.kernels.linear_cross_entropy import IGNORED
 from adaptft.plans import TrainPlan
 from adaptft.training import interruption, recovery, sequences
 from adaptft.training.adapters import ParameterCount, count_parameters, trained_parameters
@@ -92,14 +91,13 @@ class PlannedTrainer(LoggedSteps, Resumable, Sharded):
         return once.unbind()
 
     def _prepare_inputs(self: Any, inputs: Batch) -> Batch:
-        ready = {
+        # a rank that shares rows trains some of the tokens that were counted
+        left_out = COUNTS if self.plan.decisions.placement.value.shares_rows else ("num_tokens",)
+        return {
             name: value.to(self.args.device, non_blocking=True) if torch.is_tensor(value) else value
             for name, value in inputs.items()
-            if name not in COUNTS
+            if name not in left_out
         }
-        if not sequences.is_sharing(self.plan):  # else a rank has its part of the labels only inside
-            ready["num_labels"] = int((inputs["labels"] != IGNORED).sum())
-        return ready
 
     # ---- a micro-batch
 

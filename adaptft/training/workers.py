@@ -18,7 +18,6 @@ from adaptft.policy.links import lacks_peer_copies, without_peer_copies
 from adaptft.records import read_json, write_json
 from adaptft.reports import RunReport
 from adaptft.training import failures, folders, ranks
-from adaptft.training.arguments import uses_gpu
 from adaptft.training.meeting import Meeting
 from adaptft.training.rendezvous import interface_to
 from adaptft.training.seats import Seat
@@ -34,7 +33,7 @@ def needs_workers(plan: TrainPlan) -> bool:
     placement = plan.decisions.placement.value
     if placement.num_ranks > 1:
         return True
-    return uses_gpu(plan) and placement.gpu_indices[:1] not in ((), (0,))
+    return plan.uses_gpu and placement.gpu_indices[:1] not in ((), (0,))
 
 
 def worker_command(
@@ -74,7 +73,7 @@ def visible_devices(placement: Placement, inherited: str | None) -> str:
 def worker_environment(plan: TrainPlan, seat: Seat | None, inherited: Mapping[str, str]) -> dict[str, str]:
     """What torchrun and its ranks see: the planned GPUs, and nothing of a scheduler's own wishes for torchrun."""
     environment = {name: value for name, value in inherited.items() if not name.startswith("PET_")}
-    if uses_gpu(plan):
+    if plan.uses_gpu:
         placement = plan.decisions.placement.value
         environment["CUDA_VISIBLE_DEVICES"] = visible_devices(placement, inherited.get("CUDA_VISIBLE_DEVICES"))
         if lacks_peer_copies(plan.machine, placement.gpu_indices):
@@ -95,7 +94,7 @@ def announcement(plan: TrainPlan, environment: Mapping[str, str]) -> list[str]:
     if placement.num_ranks > 1:
         waits = failures.waits(ranks.timeout_seconds())
         lines.append(f"{placement.num_ranks} ranks, {placement.strategy}; {waits}.")
-    if uses_gpu(plan) and (apart := without_peer_copies(plan.machine, placement.gpu_indices)):
+    if plan.uses_gpu and (apart := without_peer_copies(plan.machine, placement.gpu_indices)):
         a, b = apart[0]
         lines.append(f"GPUs {a} and {b} cannot reach each other's memory: {NCCL_P2P}={environment[NCCL_P2P]}.")
     return lines

@@ -17,13 +17,12 @@ from adaptft import data, models, plan_training, probe, shapes, training
 from adaptft.facts import DatasetShape
 from adaptft.kernels.frozen_linear import FrozenLinear
 from adaptft.models import load_for_training
-from adaptft.plans import Decision, TrainPlan
+from adaptft.plans import Decision, Placement, TrainPlan
 from adaptft.reports import RunReport
 from adaptft.requests import TrainRequest
 from adaptft.training.adapters import prepare
 from adaptft.training.assembly import build_model
 from adaptft.training.batches import Rows
-from adaptft.training.calibration import Passage
 from adaptft.training.losses import _trained
 
 pytestmark = [
@@ -139,17 +138,14 @@ def test_no_gpu_holds_a_base_in_fp8_in_16_bit(large: tuple[TrainPlan, Path, Rows
 
 def test_what_is_to_be_sharded_is_rounded_alike_and_back_on_the_host(large: tuple[TrainPlan, Path, Rows]) -> None:
     plan, path, rows = large
+    sharded = replace(plan.decisions, placement=Decision(Placement(strategy="fsdp2", gpu_indices=(0,)), "as a test"))
     here, there = (
-        prepare(
-            load_for_training(plan, path),
-            plan.decisions,
-            Passage(rows, 256, torch.device("cuda"), returns=returns),
-        )
-        for returns in (False, True)
+        prepare(load_for_training(plan, path), decisions, rows, torch.device("cuda"))
+        for decisions in (plan.decisions, sharded)
     )
     assert {tensor.device.type for tensor in (*there.parameters(), *there.buffers())} == {"cpu"}
-    expected = {name: module.weight for name, module in here.named_modules() if isinstance(module, FrozenLinear)}
-    assert len(expected) == 16 * 7
-    for name, weight in expected.items():
-        found = there.get_submodule(name).weight
-        assert torch.equal(found.view(torch.uint8), weight.cpu().view(torch.uint8)), name
+    layers = {name: module for name, module in here.named_modules() if isinstance(module, FrozenLinear)}
+    assert len(layers) == 16 * 7
+    for name, layer in layers.items():
+        expected, found = (part.frozen().tensors[0].cpu() for part in (layer, there.get_submodule(name)))
+        assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8)), name

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from training_plans import packs
+from training_plans import a_plan, packs
 from transformers import AutoModelForCausalLM
 
 from adaptft.kernels.converting import convert_to_fp8
 from adaptft.kernels.frozen_linear import FrozenLinear
+from adaptft.plans import Placement
+from adaptft.training.adapters import passage_of
 from adaptft.training.batches import Rows
 from adaptft.training.calibration import ROW_TOKENS, Passage, convert_in_passing
 from adaptft.training.checkpointing import decoder_layers
@@ -83,6 +85,14 @@ def test_a_layer_is_converted_before_the_next_is_reached_and_sees_16_bit_inputs(
 
 def _is_converted(layer):
     return any(isinstance(module, FrozenLinear) for module in layer.modules())
+
+
+@pytest.mark.parametrize(("strategy", "returns"), [("single", False), ("ddp", False), ("fsdp2", True), ("zero2", True)])
+def test_only_what_is_to_be_sharded_goes_back_to_the_host(tiny_llama, strategy, returns):
+    decisions = a_plan(
+        tiny_llama, placement=Placement(strategy=strategy, gpu_indices=(0,)), adapters={"calibration_tokens": 100}
+    ).decisions
+    assert passage_of(decisions, PACKS, CPU) == Passage(PACKS, 100, CPU, returns=returns)
 
 
 def test_no_hook_is_left_and_no_token_means_no_pass(model):

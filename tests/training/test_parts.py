@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -247,15 +248,11 @@ def test_the_model_card_says_where_nothing_was_held_out(tiny_qwen2):
 
 
 def test_a_plan_for_several_ranks_without_gpus_runs_on_the_cpu(tiny_qwen2):
-    from adaptft.training.arguments import uses_gpu
-
     ddp = Placement(strategy="ddp", gpu_indices=(0, 1))
     batch = {"data_parallel_size": 2, "global_batch_size": 4}
-    assert not uses_gpu(a_plan(tiny_qwen2, placement=ddp, batch=batch))
-    import dataclasses
-
-    machine = dataclasses.replace(CPU_ONLY, gpus=(a_gpu(0), a_gpu(1)))
-    assert uses_gpu(a_plan(tiny_qwen2, placement=ddp, batch=batch, machine=machine))
+    assert not a_plan(tiny_qwen2, placement=ddp, batch=batch).uses_gpu
+    machine = replace(CPU_ONLY, gpus=(a_gpu(0), a_gpu(1)))
+    assert a_plan(tiny_qwen2, placement=ddp, batch=batch, machine=machine).uses_gpu
 
 
 @pytest.mark.parametrize(
